@@ -85,14 +85,12 @@ def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
     turned = memory.copy()
     turned["posterior"] = xr.DataTree(memory["posterior"].to_dataset().transpose("draw", "chain", ...))
     np.testing.assert_allclose(ba.predict(turned, inputs).error, whole.error, rtol=1e-12)
-    # What is made of a run can be written too.
-    ba.with_groups(run, "log_likelihood").to_netcdf(tmp_path / "more.nc", engine="h5netcdf")
-    with xr.open_datatree(tmp_path / "more.nc", engine="h5netcdf") as more:
-        np.testing.assert_array_equal(ba.predict(more, inputs).mean, ba.predict(memory, inputs).mean)
-    # A tree that was written and read again still says what model it is of.
-    memory.to_netcdf(tmp_path / "copy.nc", engine="h5netcdf")
-    with xr.open_datatree(tmp_path / "copy.nc", engine="h5netcdf") as copy:
-        np.testing.assert_array_equal(ba.predict(copy, inputs).mean, ba.predict(memory, inputs).mean)
+    # A tree that was written and read again still says what model it is of, and so does what is made of a run.
+    expected = ba.predict(memory, inputs).mean
+    for name, tree in (("copy.nc", memory), ("more.nc", ba.with_groups(run, "log_likelihood"))):
+        tree.to_netcdf(tmp_path / name, engine="h5netcdf")
+        with xr.open_datatree(tmp_path / name, engine="h5netcdf") as read:
+            np.testing.assert_array_equal(ba.predict(read, inputs).mean, expected)
 
 
 def test_draws_given_u_have_the_moments_of_theory():
@@ -104,11 +102,12 @@ def test_draws_given_u_have_the_moments_of_theory():
     exact = ba.theory.predict(order_parameter, model)
     np.testing.assert_allclose(predicted.mean, exact.mean, rtol=1e-10)
     np.testing.assert_allclose(predicted.variance, exact.variance, rtol=1e-10)
-    kernel = [
-        ba.theory.kernel(order_parameter, *pair, model.architecture) for pair in pairs_of(model.path_inputs, test)
-    ]
-    noisy = np.asarray(kernel[0]) + model.temperature * np.eye(len(model.labels))
-    covariance = np.asarray(kernel[2]) - np.asarray(kernel[1]).T @ np.linalg.solve(noisy, np.asarray(kernel[1]))
+    train = model.path_inputs
+    within, across, new = (
+        np.asarray(ba.theory.kernel(order_parameter, *pair, model.architecture))
+        for pair in ((train, train), (train, test), (test, test))
+    )
+    covariance = new - across.T @ np.linalg.solve(within + model.temperature * np.eye(len(train)), across)
     [draws] = predicted.draws
     near(draws.mean(0), exact.mean, np.sqrt(np.diag(covariance) / count), finds=0.03)
     error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / count)
@@ -138,19 +137,13 @@ def test_moments_and_draws_at_a_narrow_factor_are_those_at_u(outputs):
         np.testing.assert_allclose(value, np.reshape(expected, value.shape), rtol=1e-10)
 
 
-def pairs_of(first, second):
-    return (first, first), (first, second), (second, second)
-
-
 def exact_leave_one_out(model):
     """log p(Y_i | Y of the others) of each example, by quadrature with and without it."""
-    whole = exact_scalar_posterior(model)[2]
     without = []
     for example in range(len(model.labels)):
-        rest = np.delete(np.arange(len(model.labels)), example)
-        fewer = model.replace(path_inputs=model.path_inputs[rest], labels=model.labels[rest], tokens=None)
-        without.append(exact_scalar_posterior(fewer)[2])
-    return whole - np.array(without)
+        rest = {name: np.delete(getattr(model, name), example, axis=0) for name in ("path_inputs", "labels")}
+        without.append(exact_scalar_posterior(model.replace(**rest, tokens=None))[2])
+    return exact_scalar_posterior(model)[2] - np.array(without)
 
 
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")  # of arviz_stats.compare
@@ -179,9 +172,8 @@ def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
     for factor in (np.linalg.cholesky(np.eye(4) + 0.3), np.array([[1.0], [0.5], [0.2], [0.1]])):
         order_parameter, given = factor @ factor.T, np.asarray(jax.jit(leave_one_out)(model.kernels, factor))
         for example in (0, 57, 99):
-            rest = np.delete(np.arange(100), example)
-            others = model.replace(path_inputs=model.path_inputs[rest], labels=model.labels[rest])
-            one = ba.theory.predict(order_parameter, others, model.path_inputs[[example]])
+            rest = {name: np.delete(getattr(model, name), example, axis=0) for name in ("path_inputs", "labels")}
+            one = ba.theory.predict(order_parameter, model.replace(**rest), model.path_inputs[[example]])
             law = stats.norm(one.mean[0], np.sqrt(one.variance[0] + model.temperature))
             assert given[example] == pytest.approx(law.logpdf(model.labels[example]), rel=1e-8)
 
@@ -245,15 +237,15 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
     gaussian = ba.Model(**data, temperature=0.7)
     right = outputs.mean((0, 1)).argmax(1) == classes.test_labels.argmax(1)
     assert ba.score(draws, model=gaussian).accuracy == right.mean()
-    with pytest.raises(
-        ValueError, match=r"draws must have posterior\['prediction'\], got none: keep it when you sample"
+    broken = draws.copy(deep=True)
+    broken["posterior"]["prediction"][0, 0, 0, 0] = np.nan
+    for of, draws_of_it, message in (
+        (model, given_u(model, [[1.0]], 2), r"draws must have posterior\['prediction'\], got none: keep it when you "),
+        (gaussian.replace(test_labels=None), draws, r"score\(\) needs a model with test_labels, got none"),
+        (classes, broken, r"draws must be finite, got posterior\['prediction'\]"),
     ):
-        ba.score(given_u(model, [[1.0]], 2), model=model)
-    with pytest.raises(ValueError, match=r"score\(\) needs a model with test_labels, got none"):
-        ba.score(draws, model=gaussian.replace(test_labels=None))
-    variables["prediction"] = (variables["prediction"][0], np.where(outputs > 2, np.nan, outputs))
-    with pytest.raises(ValueError, match=r"draws must be finite, got posterior\['prediction'\]"):
-        ba.score(xr.DataTree.from_dict({"posterior": xr.Dataset(variables)}), model=classes)
+        with pytest.raises(ValueError, match=message):
+            ba.score(draws_of_it, model=of)
 
 
 def test_replicated_labels_have_the_moments_of_predictions(model, drawn):
@@ -277,12 +269,8 @@ def test_the_prior_has_the_moments_of_the_gp_limit():
     drawn = prior["prior"].to_dataset()["order_parameter"].values[0]
     gp = ba.theory.gp_order_parameter(model.architecture)
     near(drawn.mean(0), gp, drawn.std(0) / np.sqrt(count), finds=0.08)
-    both = np.hstack(
-        [
-            prior["prior_predictive"].to_dataset()["labels"].values[0],
-            prior["prior"].to_dataset()["prediction"].values[0],
-        ]
-    )
+    labels, outputs = prior["prior_predictive"]["labels"].values[0], prior["prior"]["prediction"].values[0]
+    both = np.hstack([labels, outputs])
     inputs = np.concatenate([model.path_inputs, model.test_path_inputs])
     noise = model.temperature * (np.arange(len(inputs)) < len(model.labels))
     covariance = np.asarray(ba.theory.kernel(gp, inputs, inputs, model.architecture)) + np.diag(noise)
@@ -302,9 +290,7 @@ def test_prior_and_likelihood_for_power_scaling_add_up_to_what_was_sampled(model
         found = arviz_stats.psense(extended, var_names=["order_parameter"], group=group)
         assert np.all(np.isfinite(found["order_parameter"].values))
         assert np.all(found["order_parameter"].values > 0.01)
-    with pytest.raises(
-        ValueError, match="group 'log_prior' is the density of U's Bartlett coordinates, which only coll"
-    ):
+    with pytest.raises(ValueError, match="group 'log_prior' is the density of U's Bartlett coordinates, which only c"):
         ba.with_groups(given_u(model, [[1.0]], 4), "log_prior", model=model)
     without = ba.with_groups(given_u(model, [[1.0]], 4), model=model, prior_draws=5)
     assert set(without.children) == {"posterior", *predictive.GROUPS} - {"log_prior"}
@@ -325,7 +311,7 @@ def test_other_groups_stay_and_draws_are_left_alone(model, drawn):
     )
 
 
-def test_labels_of_other_sizes_have_no_probabilities(model, drawn):
+def test_labels_of_other_sizes_have_no_probabilities(model):
     other = model.replace(labels=1.5 * model.labels)
     assert ba.predict(given_u(model, [[1.0]], 4), model.test_path_inputs, model=other).probabilities is None
 

@@ -133,35 +133,35 @@ def test_laplaces_error_falls_as_one_over_the_width():
     assert errors[160] / errors[640] == pytest.approx(4, rel=0.1)
 
 
-def require_stated_error(model, queries_and_keys, order, most):
+def require_stated_error(model, queries_and_keys, order, most, finds):
     """The error of an order is at most as large as its documentation says, given that of sampling."""
     exact = ba.theory.evidence(model.given(queries_and_keys))
     assert exact.reliable
     found = conditional_evidence(model, queries_and_keys, order=order).log_evidence
     degrees = np.inf if exact.method == "importance sampling" else 14  # Two bridges of 8 islands.
-    near(found, exact.log_evidence, exact.error, degrees, allowed=most, finds=0.5)
+    near(found, exact.log_evidence, exact.error, degrees, allowed=most, finds=finds)
 
 
 def test_laplaces_error_with_two_layers_is_small():
     model, heads = case("two layers")
-    require_stated_error(model.replace(width=20, temperature=0.1), heads, "laplace", 0.1)
+    require_stated_error(model.replace(width=20, temperature=0.1), heads, "laplace", 0.1, finds=0.25)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("heads", "width", "order", "most"),
+    ("heads", "width", "order", "most", "finds"),
     [
-        ((2,), 1, "laplace", 1.4),
-        ((2, 2), 2, "laplace", 1.4),
-        ((2, 2), 8, "laplace", 0.2),
-        ((2, 2), 200, "laplace", 0.1),
-        ((2, 2), 20, "leading", 2.7),
-        ((2, 2), 200, "leading", 0.7),
+        ((2,), 1, "laplace", 1.4, 0.3),
+        ((2, 2), 2, "laplace", 1.4, 1.0),
+        ((2, 2), 8, "laplace", 0.2, 0.3),
+        ((2, 2), 200, "laplace", 0.1, 0.2),
+        ((2, 2), 20, "leading", 2.7, 0.3),
+        ((2, 2), 200, "leading", 0.7, 0.2),
     ],
 )
-def test_errors_are_as_stated(heads, width, order, most):
+def test_errors_are_as_stated(heads, width, order, most, finds):
     model = network(heads, width, examples=20, temperature=0.1)
-    require_stated_error(model, pairs(heads), order, most)
+    require_stated_error(model, pairs(heads), order, most, finds)
 
 
 @pytest.mark.parametrize("name", ["two layers", "skips and two outputs"])

@@ -66,13 +66,17 @@ def unpainted(monkeypatch):
     monkeypatch.setattr(report, "embedded", sketched)
 
 
+def sampled_page(model, folder):
+    run = runs.sample(model, folder / "run", **QUICK)
+    return report.report([run.path], folder / "report.html").read_text()
+
+
 def test_page_of_a_network_that_needs_a_head_to_tell_its_examples_apart(unpainted, tmp_path):
     """Without that head equal inputs have different labels, which T cannot explain: the page has no losses."""
     model = tiny_model(heads=(2,))
     inputs, labels = model.path_inputs.copy(), np.tile([1.0, -1.0], 3)
     inputs[1, 1] = inputs[0, 1]
-    runs.sample(model.replace(path_inputs=inputs, labels=labels, temperature=1e-15), tmp_path / "run", **QUICK)
-    text = report.report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    text = sampled_page(model.replace(path_inputs=inputs, labels=labels, temperature=1e-15), tmp_path)
     assert "Head scores: how much each head matters" in text
     assert "evidence lost (nats)" not in text
 
@@ -80,8 +84,7 @@ def test_page_of_a_network_that_needs_a_head_to_tell_its_examples_apart(unpainte
 def test_labels_that_are_all_0_have_a_report(tmp_path):
     model = tiny_model(heads=(2,))
     zero = model.replace(labels=0 * model.labels, test_labels=0 * model.test_labels)
-    runs.sample(zero, tmp_path / "run", **QUICK)
-    text = report.report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    text = sampled_page(zero, tmp_path)
     assert not re.search(r"\bnan\b", re.sub(r"data:image[^\"]*", "", text), re.IGNORECASE)
     found = ba.validate(zero, tmp_path / "run")
     assert found.directions is None
@@ -338,19 +341,18 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
 
 
 def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
-    folder = page.parent
-    with pytest.raises(FileExistsError, match="out must not exist yet"):
-        report.report([folder / "latent"], page)
-    with pytest.raises(ValueError, match="runs must hold at least one run, got none"):
-        report.report([], tmp_path / "new.html")
-    with pytest.raises(runs.RunError, match="which does not exist"):
-        report.report([tmp_path / "none"], tmp_path / "new.html")
-
     def stop(event):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         runs.sample(tiny_model(heads=(2,)), tmp_path / "begun", **QUICK | {"progress": stop})
-    with pytest.raises(ValueError, match="runs must have draws to report on"):
-        report.report([tmp_path / "begun"], tmp_path / "new.html")
-    assert not (tmp_path / "new.html").exists()
+    new = tmp_path / "new.html"
+    for made_of, out, error, message in (
+        ([page.parent / "latent"], page, FileExistsError, "out must not exist yet"),
+        ([], new, ValueError, "runs must hold at least one run, got none"),
+        ([tmp_path / "none"], new, runs.RunError, "which does not exist"),
+        ([tmp_path / "begun"], new, ValueError, "runs must have draws to report on"),
+    ):
+        with pytest.raises(error, match=message):
+            report.report(made_of, out)
+    assert not new.exists()

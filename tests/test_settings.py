@@ -13,7 +13,6 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn import runs
 from bayesattn.checks import mean_predictor, validation
 from tests.posteriors import tiny_model
 from tests.zoo import LIGHT
@@ -130,26 +129,6 @@ def test_kernels_made_in_float32_days_are_those_of_float64(model, usual):
     np.testing.assert_array_equal(np.asarray(solution.order_parameter), usual["solve"][0])
 
 
-def test_runs_resume_to_the_same_bits_under_other_settings(model, tmp_path):
-    whole = runs.sample(model, tmp_path / "whole", **LIGHT)
-
-    def stop(progress):
-        if 0 < progress.done < progress.total:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, tmp_path / "stopped", **LIGHT | {"progress": stop})
-    assert runs.Run(tmp_path / "stopped").state == "interrupted"
-    with under({"enable_x64": False, "threefry_partitionable": False, "default_prng_impl": "rbg"}):
-        resumed = runs.sample(model, tmp_path / "stopped", **LIGHT)
-    for ours, theirs in zip(
-        resumed.draws()["posterior"].to_dataset().values(),
-        whole.draws()["posterior"].to_dataset().values(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def documented():
     """Functions that the documentation's reference names, by module file and name."""
     for page in sorted((ROOT / "docs" / "api").glob("*.md")):
@@ -162,17 +141,10 @@ def test_documented_functions_that_use_jax_compute_under_own_settings():
         thing = pkgutil.resolve_name(name)
         if isinstance(thing, type) or not callable(thing):
             continue
-        module = sys.modules[thing.__module__]
-        tree = ast.parse(Path(module.__file__).read_text())
-        uses_jax = any(
-            alias.name.partition(".")[0] == "jax"
-            for node in tree.body
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        )
-        definition = next(
-            node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == thing.__name__
-        )
+        nodes = ast.parse(Path(sys.modules[thing.__module__].__file__).read_text()).body
+        imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        uses_jax = "jax" in [module.partition(".")[0] for module in imported]
+        [definition] = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == thing.__name__]
         under_settings = any(ast.unparse(each) == "with_own_settings" for each in definition.decorator_list)
         decorated += under_settings
         if uses_jax and not under_settings and name not in NO_NUMBERS_OF_JAX:
