@@ -144,7 +144,7 @@ def test_documented_functions_that_use_jax_compute_under_own_settings():
         nodes = ast.parse(Path(sys.modules[thing.__module__].__file__).read_text()).body
         imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         uses_jax = "jax" in [module.partition(".")[0] for module in imported]
-        [definition] = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == thing.__name__]
+        definition = next(node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == thing.__name__)
         under_settings = any(ast.unparse(each) == "with_own_settings" for each in definition.decorator_list)
         decorated += under_settings
         if uses_jax and not under_settings and name not in NO_NUMBERS_OF_JAX:
