@@ -17,6 +17,7 @@ from bayesattn.plots import grade_figure
 from bayesattn.reference import make, posteriors
 from bayesattn.reference.posteriors import FOLDER
 from tests.posteriors import exact_scalar_posterior
+from tests.statistics import likely, near
 
 NAMES = ba.reference.names()
 MOST_BYTES = 10**6
@@ -70,16 +71,14 @@ def test_truth_is_that_of_quadrature():
     reference = ba.reference.load("one_head")
     mean, outputs, _ = exact_scalar_posterior(reference.model)
     names, truth = reference.truth.names, reference.truth.combined
-    for name, exact in {"U 1,1": mean, "f 1": outputs[0], "f 12": outputs[11]}.items():
-        place = names.index(name)
-        assert abs(truth.mean[place] - exact) < 4 * truth.mean_error[place]
-    assert truth.mean_error[0] < 1e-3
+    places = [names.index(name) for name in ("U 1,1", "f 1", "f 12")]
+    near(truth.mean[places], [mean, outputs[0], outputs[11]], truth.mean_error[places], finds=0.01)
 
 
 def test_right_draws_are_right_and_few_cannot_tell(draws):
     found = ba.grade(draws, "two_heads")
     assert found.verdict == RIGHT, found.statement()
-    assert found.table["z"].abs().max() < 4
+    likely(found.table["p"])
     assert found.gradients == int(draws["sample_stats"]["n_steps"].sum())
     assert found.squared_bias().max() < 0.005
     path = found.trajectory()
@@ -221,7 +220,7 @@ def test_commands_list_export_and_grade(two_heads, command, tmp_path):
     assert "which has heads = [1], not [2]" in said("grade", "run", "one_head", status=2)
 
 
-@pytest.mark.parametrize(("seeds", "batches"), [(1, 16), pytest.param(20, 8, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(("seeds", "batches"), [(1, 16), pytest.param(60, 8, marks=pytest.mark.heavy)])
 def test_weighted_prior_draws_have_the_moments_of_quadrature(seeds, batches):
     """Also their errors, which are those of weighted means: over many seeds, squares of z are about 1."""
     reference = ba.reference.load("one_head")
@@ -238,11 +237,8 @@ def test_weighted_prior_draws_have_the_moments_of_quadrature(seeds, batches):
                 (found.sd[0] - truth.sd[0]) / np.hypot(found.sd_error[0], truth.sd_error[0]),
             ]
         )
-    squares = np.mean(np.square(z), axis=0)
-    # Each chi^2 quantile is passed with a probability of 0.1 %.
-    low, high = stats.chi2(seeds).ppf([1e-3, 1 - 1e-3]) / seeds
-    assert (squares < high).all(), squares
-    assert (squares > low).all(), squares
+    squares, law = np.sum(np.square(z), axis=0), stats.chi2(seeds)
+    likely([law.cdf(squares), law.sf(squares)])
 
 
 @pytest.mark.heavy

@@ -9,6 +9,7 @@ import bayesattn as ba
 from bayesattn import theory
 from bayesattn.singular import head_capacities, without_head
 from tests.singular.networks import network
+from tests.statistics import near
 
 SHORT = {"chains": 2, "warmup": 200, "draws": 250}
 
@@ -66,8 +67,7 @@ def test_table_of_heads():
     assert table.index.tolist() == [(1, "1"), (1, "2")]
     assert found.alone[1] == pytest.approx(0)
     assert found.alone[0] > 0.5
-    assert table["used_error"].iloc[1] < 0.1
-    assert abs(table["used"].iloc[1]) < 4 * table["used_error"].iloc[1]
+    near(table["used"].iloc[1], 0, table["used_error"].iloc[1], finds=0.4)
     assert table["used"].iloc[0] > 0.8
     np.testing.assert_allclose(table["misfit"], [model.labels @ model.labels, 0], atol=1e-12)
     assert "whole network" in repr(found)

@@ -16,6 +16,7 @@ from bayesattn.theory.bartlett import layer_shapes, mirrored, sample_prior
 from bayesattn.theory.evidence import competing
 from tests.conftest import model_of
 from tests.posteriors import exact_scalar_posterior, tiny_model
+from tests.statistics import likely, near
 
 
 def random_problem(heads, widths, examples, features, size, temperature, seed, duplicated=False):
@@ -71,9 +72,16 @@ def by_chains(problem, seed=4321):
     return exact, np.sqrt(variance)
 
 
-def errors_from(found, exact, error=0.0):
-    assert found.reliable
-    return abs(found.log_evidence - exact) / np.hypot(found.error, error)
+ISLANDS = 16
+"""Of two bridges, whose scatter is the error of an evidence by annealing."""
+
+
+def right(found, exact, error=0.0, *, finds):
+    """The mean of evidences of some seeds is what is exact, or known up to an error; `finds` is in nats."""
+    assert all(each.reliable for each in found)
+    own = np.linalg.norm([each.error for each in found]) / len(found)
+    degrees = len(found) * (ISLANDS - 2) if found[0].method == "annealing" else np.inf
+    near(np.mean([each.log_evidence for each in found]), exact, np.hypot(own, error), degrees, finds=finds)
 
 
 @pytest.mark.parametrize(
@@ -91,16 +99,14 @@ def test_both_routes_against_quadrature(temperature, widths, seeds):
     model = tiny_model(temperature, widths=widths)
     exact = exact_scalar_posterior(model)[2]
     found = ba.theory.evidence(model)
-    assert errors_from(found, exact) < 3
-    assert found.error < 0.1
+    right([found], exact, finds=1)
     if widths == (12, 12):
         assert found.method == "importance sampling"
     if seeds:
         annealed = [ba.theory.evidence(model, seed=seed, particles=128) for seed in range(seeds)]
-        assert all(each.method == "annealing" and each.error < 0.1 for each in annealed)
+        assert all(each.method == "annealing" for each in annealed)
         assert len({each.log_evidence for each in annealed}) == seeds
-        # The level of each comparison is that of 3 standard errors.
-        assert sum(errors_from(each, exact) ** 2 for each in annealed) < stats.chi2(seeds).isf(2 * stats.norm.sf(3))
+        right(annealed, exact, finds=0.5)
 
 
 def test_a_seed_fixes_what_is_found():
@@ -127,9 +133,7 @@ def test_without_noise_one_path_is_a_deep_linear_network_with_meijers_function()
     integral = np.exp(terms).sum().real * (contour[1] - contour[0]).imag / (2 * np.pi)
     exact = np.log(integral) - half * np.log(2 * np.pi * scale) - np.linalg.slogdet(unit)[1] / 2
     exact -= sum(special.gammaln(width / 2) for width in arch.widths)
-    found = ba.theory.evidence(model_of(path_inputs, labels, arch, 1e-6))
-    assert errors_from(found, exact) < 3
-    assert found.error < 0.1
+    right([ba.theory.evidence(model_of(path_inputs, labels, arch, 1e-6))], exact, finds=1)
 
 
 def test_gp_evidence_is_a_normal_density():
@@ -148,7 +152,8 @@ def test_it_tends_to_the_gp_limit():
     found = [ba.theory.evidence(model) for model in models]
     gaps = [abs(each.log_evidence - ba.theory.gp_evidence(models[0])) for each in found]
     assert gaps[0] > 10 * found[0].error
-    assert abs(gaps[1] - gaps[0] / 10) < 3 * np.hypot(found[1].error, found[0].error / 10) + gaps[0] / 100
+    error = np.hypot(found[1].error, found[0].error / 10)
+    near(gaps[1], gaps[0] / 10, error, finds=gaps[0] / 10, allowed=gaps[0] / 100)
 
 
 def far_problem(temperature=0.01, widths=None, size=1.0):
@@ -173,9 +178,7 @@ def far_problem(temperature=0.01, widths=None, size=1.0):
 )
 def test_a_mode_far_out_in_the_tail_of_the_prior(problem, exact, error, seed):
     """Against `reference` of benchmarks/evidence.py, by NumPy alone; annealing from the prior misses the first by 9 nats."""
-    found = ba.theory.evidence(model_of(*problem), seed=seed)
-    assert errors_from(found, exact, error) < 4
-    assert found.error < 0.15
+    right([ba.theory.evidence(model_of(*problem), seed=seed)], exact, error, finds=2)
 
 
 def test_temperatures_that_share_a_run_against_prior_draws():
@@ -186,8 +189,7 @@ def test_temperatures_that_share_a_run_against_prior_draws():
         ba.theory.evidences(model_of(path_inputs, labels, arch, 1.0), temperatures), temperatures, strict=True
     ):
         exact, error = by_prior_draws((path_inputs, labels, arch, temperature), 30_000)
-        assert error < 0.05
-        assert errors_from(found, exact, error) < 3
+        right([found], exact, error, finds=1)
         assert found.method == "annealing"
 
 
@@ -219,8 +221,7 @@ def test_signs_of_columns_leave_u_as_it_is(heads, widths, skips, outputs, images
 def test_two_images_of_a_mode_that_few_searches_find(number, exact, error):
     """One search in twenty ends in it; annealing from the prior and half of its images are 18.5 and 0.7 nats too small."""
     problem = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "evidence.py"))["network"](number)
-    for seed in range(3):
-        assert errors_from(ba.theory.evidence(model_of(*problem), seed=seed), exact, error) < 4
+    right([ba.theory.evidence(model_of(*problem), seed=seed) for seed in range(3)], exact, error, finds=0.5)
 
 
 MANY_PATHS = ((4, 4), (10, 10, 10), 24, 5, 2.0)
@@ -231,21 +232,19 @@ def test_many_paths_in_a_narrow_network_state_their_error():
     """Against prior draws at T = 1; an expansion about the mode was 2.6 nats off on such networks and knew no error."""
     problem = random_problem(*MANY_PATHS, 1.0, 0)
     exact, error = by_prior_draws(problem, 10_000)
-    found = ba.theory.evidence(model_of(*problem), particles=32)
-    assert errors_from(found, exact, error) < 3
-    assert found.error < 0.3
+    right([ba.theory.evidence(model_of(*problem), particles=32)], exact, error, finds=2)
 
 
 @pytest.mark.heavy
 def test_the_error_is_the_scatter_of_seeds():
-    """Chi-squared over 12 seeds about the exact value: at most its quantile of level 0.1 %, and no less than that below."""
+    """Chi-squared over 48 seeds about the exact value."""
     model = tiny_model(0.1, widths=(2, 1))
     exact = exact_scalar_posterior(model)[2]
-    found = [ba.theory.evidence(model, seed=seed, particles=32) for seed in range(12)]
+    found = [ba.theory.evidence(model, seed=seed, particles=32) for seed in range(48)]
     pulls = np.array([(each.log_evidence - exact) / each.error for each in found])
     # Stated errors are cautious: Student's factor, and never below the error of independent particles.
-    low, high = stats.chi2(12).ppf([0.001, 0.999])
-    assert low / 2 < np.sum(pulls**2) < high
+    law, total = stats.chi2(len(found)), np.sum(pulls**2)
+    likely([law.sf(total), law.cdf(2 * total)])
 
 
 @pytest.mark.heavy
@@ -293,16 +292,12 @@ TWELVE = [
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", TWELVE)
 def test_twelve_random_networks_against_prior_draws_or_chains(case):
-    """Two of them with singular kernels, three with 16 paths; three seeds each within 3 errors, the reference's included."""
+    """Two of them with singular kernels, three with 16 paths; means of three seeds."""
     problem = random_problem(*case)
     exact, error = by_prior_draws(problem, 200_000)
     if error > 0.05:
         exact, error = by_chains(problem)
-    assert error < 0.05
-    for seed in range(3):
-        found = ba.theory.evidence(model_of(*problem), seed=seed)
-        assert errors_from(found, exact, error) < 3
-        assert found.error < 0.3
+    right([ba.theory.evidence(model_of(*problem), seed=seed) for seed in range(3)], exact, error, finds=1)
 
 
 @pytest.mark.heavy
@@ -314,4 +309,5 @@ def test_routes_agree_and_approach_the_gp_limit(hidden_markov_model):
         found, annealed = (ba.theory.evidences(model, temperatures, particles=each) for each in (None, 64))
         for sampled, cooled in zip(found, annealed, strict=True):
             assert sampled.method == "importance sampling"
-            assert errors_from(sampled, cooled.log_evidence, cooled.error) < 3
+            right([cooled], sampled.log_evidence, sampled.error, finds=1)
+            assert sampled.reliable
