@@ -1,9 +1,10 @@
 """Posteriors with known answers."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 import bayesattn as ba
 
@@ -84,3 +85,30 @@ def exact_scalar_posterior(model, points=400):
     cross = np.asarray(ba.theory.kernel([[1.0]], model.path_inputs, model.test_path_inputs, arch))
     f_given_u = values[:, None] * ((projected / variances) @ eigenvectors.T @ cross)
     return probability @ values, probability @ f_given_u, np.log(evidence)
+
+
+def by_prior_draws(model, count, seed=0):
+    """U of prior draws, of weights drawn one by one, and log p(Y | U); without skips, of one output."""
+    rng, arch, size = np.random.default_rng(seed), model.architecture, min(count, 20_000)
+    features = model.path_inputs * np.sqrt(np.prod(arch.variances) / (model.features * np.prod(arch.heads)))
+    order_parameters, log_likelihoods = [], []
+    for _ in range(count // size):
+        vectors = rng.normal(size=(size, 1, arch.widths[-1]))
+        for heads, (above, width) in zip(arch.heads[::-1], pairwise(arch.widths[::-1]), strict=True):
+            values = rng.normal(size=(size, heads, above, width))
+            vectors = np.einsum("dkn,dhnm->dhkm", vectors, values, optimize=True) / np.sqrt(above)
+            vectors = vectors.reshape(size, -1, width)
+        order_parameters.append(vectors @ np.swapaxes(vectors, 1, 2) / width)
+        kernels = np.einsum("epf,dpq,nqf->den", features, order_parameters[-1], features, optimize=True)
+        lower = np.linalg.cholesky(kernels + model.temperature * np.eye(model.examples))
+        solved = np.linalg.solve(lower, np.broadcast_to(model.labels[:, None], (size, model.examples, 1)))[..., 0]
+        logs = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
+        log_likelihoods.append(-(solved**2).sum(1) / 2 - logs - model.examples * np.log(2 * np.pi) / 2)
+    return np.prod(arch.variances[1:]) * np.concatenate(order_parameters), np.concatenate(log_likelihoods)
+
+
+def evidence_of(log_likelihoods):
+    """log p(Y) by prior draws, and its error."""
+    weights = np.exp(log_likelihoods - log_likelihoods.max())
+    error = weights.std() / weights.mean() / np.sqrt(len(weights))
+    return special.logsumexp(log_likelihoods) - np.log(len(weights)), error

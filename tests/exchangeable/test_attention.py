@@ -56,6 +56,11 @@ def test_attention_can_be_traced():
         ({"queries": QUERIES[:, :2]}, "queries must have 3 features, as keys have, got 2"),
         ({"queries": QUERIES[0]}, r"queries must have shape \(.., tokens, features\), got \(3,\)"),
         ({"keys": KEYS * np.nan}, "keys must be finite"),
+        # Four keys that are the same, which float64 cannot solve.
+        (
+            {"ridge": 0.0, "kernel": "linear", "keys": np.tile(KEYS[0], (6, 1))},
+            "kernel matrix positive definite, got 0",
+        ),
         ({"queries": np.ones((2, 5, 3)), "keys": np.ones((3, 6, 3))}, "leading axes that fit each other"),
     ],
 )
@@ -80,23 +85,21 @@ def test_a_long_sequence_of_keys_does_not_disturb_its_neighbours():
     assert np.abs(together[0]).max() > 1e-3
 
 
-def test_what_float64_cannot_solve_is_named():
-    twice = np.concatenate([KEYS[:1]] * 4)
-    with pytest.raises(ValueError, match="ridge must make the kernel matrix positive definite, got 0"):
-        ex.cme_attention(QUERIES, twice, VALUES[:4], ridge=0.0, kernel="linear")
-
-
-def test_softmax_refuses_bandwidth_zero_and_empty_sequences():
-    with pytest.raises(ValueError, match="bandwidth must be a finite number above 0"):
-        ex.softmax_attention(QUERIES, KEYS, VALUES, bandwidth=0)
-    with pytest.raises(ValueError, match="empty sequence"):
-        ex.softmax_attention(QUERIES, KEYS[:0], VALUES[:0])
-
-
-def test_posterior_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match="noise must be a finite number above 0"):
-        ex.latent_posterior(KEYS, VALUES, 0.0, 1.0)
-    with pytest.raises(ValueError, match="values must have shape"):
-        ex.latent_posterior(KEYS, VALUES[:3], 0.5, 1.0)
-    with pytest.raises(ValueError, match="features must not be empty"):
-        ex.latent_posterior(KEYS[:0], VALUES[:0], 0.5, 1.0)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ex.softmax_attention(QUERIES, KEYS, VALUES, bandwidth=0), "bandwidth must be a finite number above 0"),
+        (lambda: ex.softmax_attention(QUERIES, KEYS[:0], VALUES[:0]), "empty sequence"),
+        (lambda: ex.latent_posterior(KEYS, VALUES, 0.0, 1.0), "noise must be a finite number above 0"),
+        (lambda: ex.latent_posterior(KEYS, VALUES[:3], 0.5, 1.0), "values must have shape"),
+        (lambda: ex.latent_posterior(KEYS[:0], VALUES[:0], 0.5, 1.0), "features must not be empty"),
+        (
+            lambda: ex.FiniteLatent([0.5, 0.5], [[0.5, 0.5], [0.6, 0.5]]),
+            "emission must hold probabilities that sum to 1",
+        ),
+        (lambda: ex.FiniteLatent([1.5, -0.5], [[0.5, 0.5], [0.5, 0.5]]), "prior must hold probabilities"),
+    ],
+)
+def test_softmax_and_posteriors_refuse_what_does_not_fit(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -39,14 +39,9 @@ def test_bessel_ratio_does_not_overflow():
     assert np.isfinite(ex.noise_factor(1e6, 2))
 
 
-def test_numbers_of_harmonics():
-    assert ex.harmonics(np.arange(4), 2).tolist() == [1, 2, 2, 2]
-    assert ex.harmonics(np.arange(4), 3).tolist() == [1, 3, 5, 7]
-    assert ex.harmonics(np.arange(4), 4).tolist() == [1, 4, 9, 16]
-
-
-@pytest.mark.parametrize("dimension", [2, 3, 4])
-def test_eigenvalues_of_the_exponential_kernel_sum_to_its_trace(dimension):
+@pytest.mark.parametrize(("dimension", "numbers"), [(2, [1, 2, 2, 2]), (3, [1, 3, 5, 7]), (4, [1, 4, 9, 16])])
+def test_numbers_of_harmonics_and_trace_of_the_exponential_kernel(dimension, numbers):
+    assert ex.harmonics(np.arange(4), dimension).tolist() == numbers
     spectrum, counts = ex.eigenvalues(2.0, dimension)
     assert spectrum @ counts == pytest.approx(np.exp(2.0), rel=1e-12)
 
@@ -97,7 +92,7 @@ def test_error_for_keys_on_the_sphere_is_the_mean_over_keys(ridge):
     drawn = [rates.mean_cme_error(ex.uniform(rng, 64, 3), query, ridge, 0.5, 1.2, 2) for _ in range(2000)]
     law = rates.isotropic_cme_error(64, 3, ridge, 0.5, 1.2, 2)
     error = np.std(drawn) / np.sqrt(2000)
-    near(np.mean(drawn), law, error, finds=0.05 * law, allowed=3 / 64**2 * law)
+    near(np.mean(drawn), law, error, finds=0.02 * law, allowed=3 / 64**2 * law)
     leading = 2 * (0.25 * 64 / 3 + (ridge * 1.2) ** 2) / (64 / 3 + ridge) ** 2
     assert abs(np.mean(drawn) - leading) > 8 * error
 
@@ -124,7 +119,7 @@ def test_finite_softmax_error_by_simulation(tokens, dimension, kappa, sink):
     for kept in (1.0, 0.4):
         law = rates.finite_softmax_error(tokens, 1 / kappa, dimension, 0.5, 0.8, 1, kept=kept, sink=sink)
         errors = (found - kept * latents[:, 0]) ** 2
-        near(errors.mean(), law, errors.std() / np.sqrt(len(errors)), finds=0.1 * law)
+        near(errors.mean(), law, errors.std() / np.sqrt(len(errors)), finds=0.08 * law)
 
 
 def test_finite_softmax_error_tends_to_its_expansion():
@@ -138,11 +133,13 @@ def test_finite_softmax_error_tends_to_its_expansion():
 
 
 def test_quadrature_of_the_finite_law_has_converged(monkeypatch):
-    found = [rates.finite_softmax_error(n, n**-0.4, 2, 0.5, 0.8, 2) for n in (64, 4096)]
+    def found():
+        return [rates.finite_softmax_error(n, n**-0.4, 2, 0.5, 0.8, 2) for n in (64, 4096)]
+
+    before = found()
     monkeypatch.setattr(rates, "QUADRATURE_NODES", 800)
     monkeypatch.setattr(rates, "LOG_TIME_STEP", 0.05)
-    again = [rates.finite_softmax_error(n, n**-0.4, 2, 0.5, 0.8, 2) for n in (64, 4096)]
-    np.testing.assert_allclose(found, again, rtol=1e-9)
+    np.testing.assert_allclose(before, found(), rtol=1e-9)
 
 
 def test_softmax_variance_is_its_integral():
@@ -170,10 +167,3 @@ def test_transfer_is_attained_and_infinite_where_pretraining_is_blind():
     # Fewer tokens than latents: some direction is always unseen.
     few = ex.transfer(emission[:2] / emission[:2].sum(0), np.eye(3))
     assert (few.weakest, few.factor) == (pytest.approx(0, abs=1e-12), np.inf)
-
-
-def test_finite_latents_refuse_what_is_no_probability():
-    with pytest.raises(ValueError, match="emission must hold probabilities that sum to 1"):
-        ex.FiniteLatent([0.5, 0.5], [[0.5, 0.5], [0.6, 0.5]])
-    with pytest.raises(ValueError, match="prior must hold probabilities"):
-        ex.FiniteLatent([1.5, -0.5], [[0.5, 0.5], [0.5, 0.5]])

@@ -3,8 +3,15 @@
 from collections.abc import Callable
 
 import numpy as np
+import xarray as xr
 
 import bayesattn as ba
+
+
+def drawn(order_parameters: np.ndarray) -> xr.DataTree:
+    """Chains of given U."""
+    axes = ("chain", "draw", "path", "other_path")
+    return xr.DataTree.from_dict({"posterior": xr.Dataset({"order_parameter": (axes, order_parameters)})})
 
 
 def two_layers(width: int = 5, skips: tuple[float, ...] = (), outputs: int = 1, temperature: float = 0.3) -> ba.Model:

@@ -1,7 +1,6 @@
 """What is lost without heads: against prior draws, the limit of infinite width, and removal by trying all."""
 
 import warnings
-from itertools import pairwise
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -21,12 +20,18 @@ from bayesattn.singular import without_head
 from bayesattn.theory.evidence import Evidence
 from bayesattn.theory.mode import FlatMode, find_mode
 from tests.conftest import model_of
-from tests.heads.networks import NETWORKS
-from tests.posteriors import two_modes
+from tests.heads.networks import NETWORKS, drawn
+from tests.posteriors import by_prior_draws, evidence_of, two_modes
 from tests.statistics import agree, likely, near
 
 MAILS = Path(__file__).parents[2] / "notebooks" / "mails.npz"
 TEMPERATURE = 0.3
+
+
+def halves(inputs, labels, examples, arch):
+    """So many examples to train with; the others are to test."""
+    tests = {"test_path_inputs": inputs[examples:], "test_labels": labels[examples:]}
+    return model_of(inputs[:examples], labels[:examples], arch, TEMPERATURE, **tests)
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +41,7 @@ def model():
     inputs = rng.normal(size=(212, 3, 3))
     outputs = inputs[:, 0, 0] + 0.7 * inputs[:, 1, 1]
     labels = np.sign(outputs + 0.3 * rng.normal(size=212))
-    return ba.Model(
-        path_inputs=inputs[:12],
-        labels=labels[:12],
-        test_path_inputs=inputs[12:],
-        test_labels=labels[12:],
-        architecture=ba.Architecture((3,), (6, 6), (1.0, 1.0, 1.0)),
-        temperature=TEMPERATURE,
-    )
+    return halves(inputs, labels, 12, ba.Architecture((3,), (6, 6), (1.0, 1.0, 1.0)))
 
 
 JOB = {"sampler": "nuts", "warmup": 200, "keep": ("order_parameter",), "progress": False}
@@ -55,33 +53,6 @@ BRIDGE_DEGREES = 50
 @pytest.fixture(scope="module")
 def draws(model):
     return ba.sample(model, draws=500, **JOB)
-
-
-def by_prior_draws(model, count, seed=0):
-    """U of prior draws, of weights drawn one by one, and log p(Y | U)."""
-    rng, arch, size = np.random.default_rng(seed), model.architecture, 20_000
-    features = model.path_inputs * np.sqrt(np.prod(arch.variances) / (model.features * np.prod(arch.heads)))
-    order_parameters, log_likelihoods = [], []
-    for _ in range(count // size):
-        vectors = rng.normal(size=(size, 1, arch.widths[-1]))
-        for heads, (above, width) in zip(arch.heads[::-1], pairwise(arch.widths[::-1]), strict=True):
-            values = rng.normal(size=(size, heads, above, width))
-            vectors = np.einsum("dkn,dhnm->dhkm", vectors, values, optimize=True) / np.sqrt(above)
-            vectors = vectors.reshape(size, -1, width)
-        order_parameters.append(vectors @ np.swapaxes(vectors, 1, 2) / width)
-        kernels = np.einsum("epf,dpq,nqf->den", features, order_parameters[-1], features, optimize=True)
-        lower = np.linalg.cholesky(kernels + model.temperature * np.eye(model.examples))
-        solved = np.linalg.solve(lower, np.broadcast_to(model.labels[:, None], (size, model.examples, 1)))[..., 0]
-        logs = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
-        log_likelihoods.append(-(solved**2).sum(1) / 2 - logs - model.examples * np.log(2 * np.pi) / 2)
-    return np.prod(arch.variances[1:]) * np.concatenate(order_parameters), np.concatenate(log_likelihoods)
-
-
-def evidence_of(log_likelihoods):
-    """log p(Y) and its error."""
-    weights = np.exp(log_likelihoods - log_likelihoods.max())
-    error = weights.std() / weights.mean() / np.sqrt(len(weights))
-    return special.logsumexp(log_likelihoods) - np.log(len(weights)), error
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +118,8 @@ def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model
     assert {"evidence_lost", "evidence_lost_error", "accuracy_lost", "log_score_lost"} <= {*heads.summary()}
 
     def scores(of, order_parameters, log_likelihoods):
-        chosen = systematic(special.softmax(log_likelihoods), 200)
+        # 200 draws, each as often as its weight says.
+        chosen = np.searchsorted(np.cumsum(special.softmax(log_likelihoods)), (np.arange(200) + 0.5) / 200)
         moments = [ba.theory.predict(each, of) for each in order_parameters[chosen]]
         means = np.array([each.mean for each in moments])
         spread = np.sqrt([each.variance + TEMPERATURE for each in moments])
@@ -159,11 +131,6 @@ def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model
     before, after = scores(*whole), scores(rest, *of_rest)
     assert heads.accuracy_lost[0] == pytest.approx(before[0] - after[0], abs=1.5 / model.test_examples)
     assert heads.log_score_lost[0] == pytest.approx(before[1] - after[1], abs=0.03)
-
-
-def systematic(weights, count):
-    """Places of so many draws, each as often as its weight says."""
-    return np.searchsorted(np.cumsum(weights), (np.arange(count) + 0.5) / count)
 
 
 def test_a_network_whose_path_inputs_are_zero_is_one_without_the_head(model):
@@ -204,23 +171,19 @@ def test_a_network_whose_modes_form_a_ring_is_sampled_as_without_the_head():
     model, nothing, blind = blind_network(2)
     with pytest.raises(FlatMode, match="flat in some direction"):
         find_mode(blind.kernels, blind.architecture)
-    ring = ba.sample(blind, draws=1000, **JOB)["posterior"]["order_parameter"].values
-    logs = np.log(np.einsum("cdpp->cdp", ring[:, :, ~nothing][:, :, :, ~nothing] * 2 / 3))
-    array = xr.DataArray(logs, dims=("chain", "draw", "path"))
+    ring = ba.sample(blind, draws=1000, **JOB)["posterior"]["order_parameter"]
+    logs = np.log(np.diagonal(ring, axis1=2, axis2=3)[..., ~nothing] * 2 / 3)
     order_parameters, log_likelihoods = by_prior_draws(without_head(model, 2, 0), 200_000)
-    weights, exact = special.softmax(log_likelihoods), np.log(np.einsum("dpp->dp", order_parameters))
+    weights, exact = special.softmax(log_likelihoods), np.log(np.diagonal(order_parameters, axis1=1, axis2=2))
     mean = weights @ exact
-    agree(array, mean, np.sqrt(weights**2 @ (exact - mean) ** 2))
+    agree(xr.DataArray(logs, dims=("chain", "draw", "path")), mean, np.sqrt(weights**2 @ (exact - mean) ** 2))
 
 
 def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):
     wide = model.replace(width=10**9)
     found = predicted_losses(wide)
-    for head in range(3):
-        rest = without_head(wide, 1, head)
-        assert found.evidence[head] == pytest.approx(
-            ba.theory.gp_evidence(wide) - ba.theory.gp_evidence(rest), abs=1e-5
-        )
+    rests = np.array([ba.theory.gp_evidence(without_head(wide, 1, head)) for head in range(3)])
+    assert found.evidence == pytest.approx(ba.theory.gp_evidence(wide) - rests, abs=1e-5)
     assert np.isnan(found.evidence_error).all()
 
 
@@ -228,14 +191,7 @@ def useless_heads(seed):
     """Labels that no head explains: the evidence rises when heads go."""
     rng = np.random.default_rng(seed)
     inputs = 0.7 * rng.normal(size=(10, 1, 3)) + 0.7 * rng.normal(size=(10, 4, 3))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ba.Model(
-            path_inputs=inputs,
-            labels=0.5 * np.sign(rng.normal(size=10)),
-            architecture=ba.Architecture((4,), (4, 4), (1.0,) * 3),
-            temperature=0.3,
-        )
+    return model_of(inputs, 0.5 * np.sign(rng.normal(size=10)), ba.Architecture((4,), (4, 4), (1.0,) * 3), TEMPERATURE)
 
 
 def by_trying_all(model):
@@ -251,11 +207,11 @@ def by_trying_all(model):
     return order, np.array(evidences)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_useless_heads_are_removed_in_the_order_that_trying_all_gives(seed):
-    model = useless_heads(seed)
-    found = ba.remove_heads(model)
-    assert found.names == by_trying_all(model)[0]
+def test_useless_heads_are_removed_in_the_order_that_trying_all_gives():
+    for seed in range(4):
+        model = useless_heads(seed)
+        found = ba.remove_heads(model)
+        assert found.names == by_trying_all(model)[0], seed
     with pytest.raises(ba.BayesattnError, match="dispensable needs test labels"):
         found.dispensable  # noqa: B018
 
@@ -271,12 +227,8 @@ def test_heads_are_removed_in_the_order_that_trying_all_gives(model):
 
 
 def test_layers_are_groups_and_compressed_data_serve(model):
-    data = ba.Dataset.gather(
-        [(model.path_inputs, model.labels)],
-        model.architecture,
-        test_path_inputs=model.test_path_inputs,
-        test_labels=model.test_labels,
-    )
+    tests = {"test_path_inputs": model.test_path_inputs, "test_labels": model.test_labels}
+    data = ba.Dataset.gather([(model.path_inputs, model.labels)], model.architecture, **tests)
     compressed = ba.Model(dataset=data, architecture=model.architecture, temperature=TEMPERATURE)
     ours, theirs = (predicted_losses(each, of={"two": [(1, "1"), (1, "2")]}) for each in (model, compressed))
     assert ours.evidence == pytest.approx(theirs.evidence, rel=1e-9)
@@ -296,7 +248,7 @@ def test_a_bridge_between_normal_densities():
         return bridge(forward, log_density(second, 0, 1) - log_density(second, 1.5, 2) - 3)
 
     log_ratios, errors = np.array([found(seed) for seed in range(60)]).T
-    near(log_ratios.mean(), np.log(2) + 3, np.linalg.norm(errors) / len(errors), finds=0.1)
+    near(log_ratios.mean(), np.log(2) + 3, np.linalg.norm(errors) / len(errors), finds=0.05)
     law, total = stats.chi2(len(errors)), np.sum(((log_ratios - np.log(2) - 3) / errors) ** 2)
     likely([law.cdf(total), law.sf(total)])
 
@@ -316,34 +268,21 @@ def test_real_labels_of_several_outputs_have_no_accuracy():
     values = inputs[:, 0, :2]
     classes = np.where(values == values.max(1, keepdims=True), 1.0, -1.0)
     for labels, known in ((values, False), (classes, True)):
-        model = ba.Model(
-            path_inputs=inputs[:10],
-            labels=labels[:10],
-            test_path_inputs=inputs[10:],
-            test_labels=labels[10:],
-            architecture=arch,
-            temperature=0.3,
-        )
-        assert np.isfinite(predicted_losses(model).accuracy).all() == known
+        assert np.isfinite(predicted_losses(halves(inputs, labels, 10, arch)).accuracy).all() == known
 
 
-def test_too_few_draws_for_a_bridge_are_refused(model, draws):
-    with pytest.raises(ba.BayesattnError, match="length must be a whole number of at least 4, got 3"):
-        ba.head_losses(draws, length=3)
-    with pytest.raises(ba.BayesattnError, match="draws must hold at least 4 of each chain, got 3"):
-        ba.head_losses(draws.isel(draw=slice(3)), model)
-
-
-def test_what_has_no_losses_is_refused(model):
+def test_what_has_no_losses_is_refused(model, draws):
     classes = model.replace(likelihood=ba.Categorical(1.0))
-    with pytest.raises(ba.BayesattnError, match="Gaussian"):
-        predicted_losses(classes)
-    with pytest.raises(ba.BayesattnError, match="Gaussian"):
-        ba.remove_heads(classes)
-    with pytest.raises(ba.BayesattnError, match=r"model must be a bayesattn\.Model, got"):
-        ba.remove_heads("hidden_markov")
-    with pytest.raises(ba.BayesattnError, match="most must be a whole number of at most 3, got 4"):
-        ba.remove_heads(model, most=4)
+    for call, message in (
+        (lambda: ba.head_losses(draws, length=3), "length must be a whole number of at least 4, got 3"),
+        (lambda: ba.head_losses(draws.isel(draw=slice(3)), model), "draws must hold at least 4 of each chain, got 3"),
+        (lambda: predicted_losses(classes), "Gaussian"),
+        (lambda: ba.remove_heads(classes), "Gaussian"),
+        (lambda: ba.remove_heads("hidden_markov"), r"model must be a bayesattn\.Model, got"),
+        (lambda: ba.remove_heads(model, most=4), "most must be a whole number of at most 3, got 4"),
+    ):
+        with pytest.raises(ba.BayesattnError, match=message):
+            call()
 
 
 @pytest.mark.heavy
@@ -357,27 +296,26 @@ def test_losses_where_posteriors_have_modes_apart(seed):
 
 def test_losses_that_evidences_contradict_are_named(monkeypatch):
     model, _ = two_modes()
-    found = {id(model): Evidence(-10.0, 0.1, "annealing", True)}
-    monkeypatch.setattr(
-        losses, "evidence", lambda case, seed: found.get(id(case), Evidence(-11.0, 0.1, "annealing", True))
-    )
-    units = units_of(model)
+    rest = Evidence(-11.0, 0.1, "annealing", True)
+    whole, units = rest._replace(log_evidence=-10.0), units_of(model)
+    monkeypatch.setattr(losses, "evidence", lambda case, seed: whole if case is model else rest)
     said = dict.fromkeys(("accuracy", "accuracy_error", "log_score", "log_score_error", "rhat"), np.zeros(2))
-    named = {"names": units.names, "levels": units.levels, "evidence_error": np.full(2, 0.1)}
-    losses._compare_with_evidence(Losses(evidence=np.array([1.0, 1.5]), **named, **said), model, units, 0)
+    said |= {"names": units.names, "levels": units.levels, "evidence_error": np.full(2, 0.1)}
+
+    def compare(second):
+        losses._compare_with_evidence(Losses(evidence=np.array([1.0, second]), **said), model, units, 0)
+
+    compare(1.5)
     with pytest.warns(UserWarning, match=r"evidence: \(1, '2'\) 3 nats, where the evidences say 1; chains"):
-        losses._compare_with_evidence(Losses(evidence=np.array([1.0, 3.0]), **named, **said), model, units, 0)
-    found[id(model)] = Evidence(-10.0, 0.1, "annealing", False)
-    losses._compare_with_evidence(Losses(evidence=np.array([1.0, 3.0]), **named, **said), model, units, 0)
+        compare(3.0)
+    whole = whole._replace(reliable=False)
+    compare(3.0)
 
 
 def test_losses_of_narrow_networks_are_by_tempered_chains(monkeypatch):
     """Whatever sampler the draws are by."""
     model, _ = two_modes()
-    rows = model.architecture.rows
-    factors = np.random.default_rng(0).normal(size=(2, 8, rows, 1))
-    axes = ("chain", "draw", "path", "other_path")
-    drawn = xr.Dataset({"order_parameter": (axes, factors @ np.swapaxes(factors, 2, 3))})
+    factors = np.random.default_rng(0).normal(size=(2, 8, model.architecture.rows, 1))
     asked_of = []
 
     def stop(*_, sampler, **job):
@@ -386,5 +324,5 @@ def test_losses_of_narrow_networks_are_by_tempered_chains(monkeypatch):
 
     monkeypatch.setattr(losses, "sample", stop)
     with pytest.raises(KeyboardInterrupt):
-        ba.head_losses(xr.DataTree.from_dict({"posterior": drawn}), model)
+        ba.head_losses(drawn(factors @ np.swapaxes(factors, 2, 3)), model)
     assert asked_of == [("tempered", 500, 1000)]

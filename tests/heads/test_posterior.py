@@ -1,11 +1,14 @@
 """Which heads and paths matter over draws: against scores counted by hand, and the saddle point solved again."""
 
+import re
+
 import numpy as np
 import pytest
-import xarray as xr
 
 import bayesattn as ba
 from bayesattn.report.tables import correlations_table
+from tests.conftest import model_of
+from tests.heads.networks import drawn
 
 ARCH = ba.Architecture((2, 1), (8, 8, 8), (1.0,) * 4, skips=(0.0, 0.5))
 """Paths: 1 -> skip, 1 -> 1, 2 -> skip, 2 -> 1."""
@@ -13,20 +16,8 @@ ARCH = ba.Architecture((2, 1), (8, 8, 8), (1.0,) * 4, skips=(0.0, 0.5))
 
 @pytest.fixture(scope="module")
 def model():
-    rng = np.random.default_rng(2)
-    return ba.Model(
-        path_inputs=rng.normal(size=(12, 4, 3)),
-        labels=np.sign(rng.normal(size=12)),
-        architecture=ARCH,
-        temperature=0.1,
-        head_names=[["previous", "random"], ["uniform"]],
-    )
-
-
-def drawn(order_parameters):
-    """Chains of given U."""
-    axes = ("chain", "draw", "path", "other_path")
-    return xr.DataTree.from_dict({"posterior": xr.Dataset({"order_parameter": (axes, order_parameters)})})
+    rng, names = np.random.default_rng(2), [["previous", "random"], ["uniform"]]
+    return model_of(rng.normal(size=(12, 4, 3)), np.sign(rng.normal(size=12)), ARCH, 0.1, head_names=names)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +38,11 @@ def test_scores_of_every_draw_are_counted_by_hand(model, draws):
         scores[chain, draw] = [counted[name] / max(counted.values()) for name in uses]
     found = ba.heads(drawn(draws), model)
     assert found.names == [*uses]
-    np.testing.assert_allclose(found.scores, scores.mean((0, 1)), rtol=1e-12)
-    np.testing.assert_allclose(found.sd, scores.reshape(-1, 3).std(0, ddof=1), rtol=1e-10)
-    np.testing.assert_allclose(found.lower, np.quantile(scores.reshape(-1, 3), 0.03, axis=0), rtol=1e-10)
-    np.testing.assert_allclose(found.upper, np.quantile(scores.reshape(-1, 3), 0.97, axis=0), rtol=1e-10)
-    least = np.bincount(scores.reshape(-1, 3).argmin(-1), minlength=3) / 100
+    flat = scores.reshape(-1, 3)
+    ends = np.quantile(flat, [0.03, 0.97], axis=0)
+    expected = [flat.mean(0), flat.std(0, ddof=1), *ends]
+    np.testing.assert_allclose([found.scores, found.sd, found.lower, found.upper], expected, rtol=1e-12)
+    least = np.bincount(flat.argmin(-1), minlength=3) / 100
     np.testing.assert_allclose(found.probability_least, least, atol=1e-12)
     table = found.summary()
     assert table.loc[(2, "uniform"), "least"] == least[2]
@@ -86,21 +77,19 @@ def test_probabilities_are_shares_of_draws(model, draws):
     np.testing.assert_allclose(tied.probability_among_least(2).sum(), 2)
 
 
-BAD_UNITS = {
-    "of must be 'heads', 'paths', or a dictionary of lists of heads, got 'layers'": "layers",
-    r"of\['a'\] must hold heads as pairs \(layer, name\), such as \(1, 'previous'\), or layers, got 3": {"a": [3]},
-    r"of\['a'\] must hold at least one head, got none": {"a": []},
-    r"of\['b'\] must hold heads as pairs \(layer, name\), such as \(1, 'previous'\), or layers, got True": {
-        "b": [True]
-    },
-    "of must be 'heads', 'paths', or a dictionary of lists of heads, got": {("a", "b"): [1]},
-}
-
-
-@pytest.mark.parametrize("message", BAD_UNITS)
-def test_units_that_are_not_there_are_refused(model, draws, message):
-    with pytest.raises(ba.BayesattnError, match=message):
-        ba.heads(drawn(draws), model, of=BAD_UNITS[message])
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ("layers", "of must be 'heads', 'paths', or a dictionary of lists of heads, got 'layers'"),
+        ({"a": [3]}, "of['a'] must hold heads as pairs (layer, name), such as (1, 'previous'), or layers, got 3"),
+        ({"a": []}, "of['a'] must hold at least one head, got none"),
+        ({"b": [True]}, "of['b'] must hold heads as pairs (layer, name), such as (1, 'previous'), or layers, got True"),
+        ({("a", "b"): [1]}, "of must be 'heads', 'paths', or a dictionary of lists of heads, got"),
+    ],
+)
+def test_units_that_are_not_there_are_refused(model, draws, of, message):
+    with pytest.raises(ba.BayesattnError, match=re.escape(message)):
+        ba.heads(drawn(draws), model, of=of)
 
 
 def test_correlations_of_paths_are_those_of_each_draw(model, draws):
@@ -144,17 +133,14 @@ def test_outputs_of_one_path_are_not_paths_that_combine(draws):
     arch = ba.Architecture((2,), (4, 4), (1.0,) * 3, skips=(0.5,), outputs=2)
     # Labels that are nearly the same in both outputs correlate the rows of one path more than those of two.
     labels = rng.normal(size=(10, 1)) + 0.1 * rng.normal(size=(10, 2))
-    model = ba.Model(path_inputs=rng.normal(size=(10, 3, 3)), labels=labels, architecture=arch, temperature=0.1)
+    model = model_of(rng.normal(size=(10, 3, 3)), labels, arch, 0.1)
 
-    def between_paths(order_parameter):
+    def between_paths(u):
         pairs = [(p, q) for p in range(6) for q in range(p) if p // 2 != q // 2]
-        return {
-            (p, q): order_parameter[p, q] / np.sqrt(order_parameter[p, p] * order_parameter[q, q]) for p, q in pairs
-        }
+        return [u[p, q] / np.sqrt(u[p, p] * u[q, q]) for p, q in pairs]
 
     def greatest(width):
-        solved = ba.theory.solve(model.replace(width=width)).order_parameter
-        return max(map(abs, between_paths(np.asarray(solved)).values()))
+        return np.max(np.abs(between_paths(ba.theory.solve(model.replace(width=width)).order_parameter)))
 
     found = ba.combining_width(model, 0.05)
     assert greatest(found.width) <= 0.05 < greatest(int(found.width / 1.02) - 1)
@@ -165,16 +151,15 @@ def test_outputs_of_one_path_are_not_paths_that_combine(draws):
     correlations = ba.path_correlations(drawn(np.tile(factors @ factors.T, (1, 5, 1, 1))), model)
     table, expected = correlations.summary(), between_paths(factors @ factors.T)
     assert len(table) == 12
-    np.testing.assert_allclose(sorted(table["mean"]), sorted(expected.values()), rtol=1e-10)
-    one = model.replace(
-        architecture=ba.Architecture((1,), (4, 4), (1.0,) * 3, outputs=2), path_inputs=np.ones((10, 1, 3))
-    )
+    np.testing.assert_allclose(sorted(table["mean"]), sorted(expected), rtol=1e-10)
+    one = model_of(np.ones((10, 1, 3)), labels, ba.Architecture((1,), (4, 4), (1.0,) * 3, outputs=2), 0.1)
     with pytest.raises(ba.BayesattnError, match="model must have two paths or more, got one with a single path"):
         ba.combining_width(one)
-    alone = ba.path_correlations(drawn(np.tile(np.eye(2) + 0.5, (1, 5, 1, 1))), one)
+    tree = drawn(np.tile(np.eye(2) + 0.5, (1, 5, 1, 1)))
+    alone = ba.path_correlations(tree, one)
     assert len(alone.summary()) == 0
     assert "strongest" not in repr(alone)
-    assert correlations_table(one, drawn(np.tile(np.eye(2) + 0.5, (1, 5, 1, 1)))) == []
+    assert correlations_table(one, tree) == []
 
 
 @pytest.mark.parametrize(

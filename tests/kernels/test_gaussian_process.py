@@ -29,15 +29,10 @@ def case(request, two_layers):
     return found, factor, np.asarray(kernel) + 0.3 * np.eye(len(two_layers.labels))
 
 
-def test_its_kernel_is_the_stored_one(two_layers):
-    for form in FORMS:
-        made = gaussian_process(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form=form)
-        kernel = jax.jit(made.kernel_of)(two_layers.order_parameters[0])
-        assert relative_error(kernel, two_layers.stored["kernel"]) < 1e-13
-
-
-def test_its_density_is_that_of_a_gaussian(case):
+def test_its_kernel_is_the_stored_one_and_its_density_that_of_a_gaussian(case, two_layers):
     found, factor, covariance = case
+    kernel = jax.jit(found.kernel_of)(two_layers.order_parameters[0])
+    assert relative_error(kernel, two_layers.stored["kernel"]) < 1e-13
     expected = stats.multivariate_normal(cov=covariance).logpdf(found.flat_labels)
     for value in jax.jit(lambda factor: (found.log_density(factor), found.log_density_of(factor @ factor.T)))(factor):
         assert relative_error(value, expected) < 1e-12
@@ -142,6 +137,10 @@ def test_a_gram_matrix_by_halves_is_the_product(rows):
 DRAWS = 20000
 
 
+def keys():
+    return jax.random.split(jax.random.key(0), DRAWS)
+
+
 def moments_p_value(draws, mean, covariance):
     """Chi-squared test of all means and covariances of Gaussian draws together, in coordinates that make them standard."""
     whitened = np.linalg.solve(np.linalg.cholesky(covariance), (np.asarray(draws) - mean).T)
@@ -155,9 +154,7 @@ def moments_p_value(draws, mean, covariance):
 def test_projections_have_the_moments_of_their_conditional_law(case):
     """Z given Y is Gaussian; a covariance 10 % too large is found, and a mean that is off by a tenth of its spread."""
     found, factor, covariance = case
-    draws = jax.jit(jax.vmap(lambda key: found.sample_projection(key, factor)))(
-        jax.random.split(jax.random.key(0), DRAWS)
-    )
+    draws = jax.jit(jax.vmap(lambda key: found.sample_projection(key, factor)))(keys())
     flat = np.asarray(draws).reshape(DRAWS, -1)
     # f = design . Z
     design = np.einsum("efp,pc->ecf", found.features, factor).reshape(len(covariance), -1)
@@ -201,18 +198,15 @@ def test_predictions_and_leave_one_out_at_a_factor_are_those_of_the_covariance(o
 
 def test_labels_have_the_moments_of_their_law(case):
     found, factor, covariance = case
-    draws = jax.jit(jax.vmap(lambda key: sample_labels(found, key, factor).reshape(-1)))(
-        jax.random.split(jax.random.key(0), DRAWS)
-    )
+    draws = jax.jit(jax.vmap(lambda key: sample_labels(found, key, factor).reshape(-1)))(keys())
     likely(moments_p_value(draws, 0, covariance))
     assert moments_p_value(draws, 0, covariance + 0.03 * np.eye(len(covariance))) < 1e-9
 
 
 def test_what_is_not_known_is_named(two_layers):
-    arrays = two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3
     message = r"form must be one of 'pairs', 'features', 'feature_space', got 'pair'; did you mean 'pairs'\?"
     with pytest.raises(ValueError, match=message):
-        gaussian_process(*arrays, form="pair")
+        gaussian_process(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form="pair")
 
 
 @jax.jit
@@ -249,19 +243,13 @@ def test_products_of_features_change_nothing(outputs, heads, columns, temperatur
 
 def test_products_of_features_are_made_where_they_take_fewer_operations():
     """Of many examples, and not of paths so many that the products are more than the features."""
-    rng = np.random.default_rng(0)
-
-    def of(examples, paths, features, width):
+    # Of the last, fewer operations, but slower ones.
+    cases = {(200, 4, 10, 20): True, (30, 4, 10, 20): False, (70, 30, 20, 3): False, (300, 20, 5, 6): False}
+    for (examples, paths, features, width), made in cases.items():
+        inputs = np.random.default_rng(0).normal(size=(examples, paths, features))
         arch = ba.Architecture((paths,), (width, width), (1.0, 1.0, 1.0))
-        return gaussian_process(
-            rng.normal(size=(examples, paths, features)), np.ones(examples), arch, 0.3, form="feature_space"
-        )
-
-    assert of(200, 4, 10, 20).products is not None
-    assert of(30, 4, 10, 20).products is None
-    assert of(70, 30, 20, 3).products is None
-    # Fewer operations, but slower ones.
-    assert of(300, 20, 5, 6).products is None
+        found = gaussian_process(inputs, np.ones(examples), arch, 0.3, form="feature_space")
+        assert (found.products is not None) == made, (examples, paths, features, width)
 
 
 @pytest.mark.parametrize("examples", [20, 199, 200, 201, 1000, 5000])
@@ -291,9 +279,10 @@ def test_many_examples_are_compressed_to_the_same_density(outputs):
     assert few.labels.shape == (12, outputs)
     factor = jnp.asarray(rng.normal(size=(arch.rows, 3)))
 
-    known = jax.jit(
-        lambda one: (one.log_density(factor), expansion(one, factor).slope, one.readout_of(factor @ factor.T))
-    )
+    @jax.jit
+    def known(one):
+        return one.log_density(factor), expansion(one, factor).slope, one.readout_of(factor @ factor.T)
+
     exact = known(found)
     for value, expected, digits in zip(known(few), exact, (1e-12, 1e-10, 1e-10), strict=True):
         assert relative_error(value, expected) < digits

@@ -3,6 +3,7 @@
 import json
 import runpy
 import zipfile
+from collections import defaultdict
 
 import jax
 import numpy as np
@@ -15,9 +16,6 @@ from bayesattn.reference.posteriors import POSTERIORS, model_of
 from bayesattn.reference.stan import stan_data, stan_program
 from tests import dense
 from tests.reference import stan
-
-NAMES = [*POSTERIORS]
-CLOSE = 1e-9
 
 
 def points(model, count=3):
@@ -35,11 +33,10 @@ def points(model, count=3):
 
 
 def same_up_to_a_constant(values, others):
-    differences = np.subtract(values, others)
-    return np.ptp(differences) < CLOSE * np.abs(values).max()
+    return np.ptp(np.subtract(values, others)) < 1e-9 * np.abs(values).max()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "hidden_markov"])
+@pytest.mark.parametrize("name", [name for name in POSTERIORS if name != "hidden_markov"])
 def test_stan_program_has_the_log_density(name):
     """Real Stan (2.35, by httpstan) compiled two_skips' program and agreed to 2e-13; here its text is read by NumPy."""
     model = model_of(name)
@@ -52,9 +49,8 @@ def test_stan_program_has_the_log_density(name):
 
 @pytest.mark.parametrize("name", ["two_layers", "two_skips", "three_classes", "outliers", "counts"])
 def test_numpyro_program_has_the_log_density_and_needs_no_bayesattn(name, tmp_path):
-    script, arrays = sorted(
-        ba.reference.export(name, tmp_path, format="numpyro"), key=lambda path: path.suffix != ".py"
-    )
+    files = {path.suffix: path for path in ba.reference.export(name, tmp_path, format="numpyro")}
+    script, arrays = files[".py"], files[".npz"]
     assert "import bayesattn" not in script.read_text()
     program = runpy.run_path(str(script))["model"]
     weights, ours = points(ba.reference.load(name).model)
@@ -75,33 +71,32 @@ def test_an_entry_of_posteriordb_meets_its_rules(name, thin, tmp_path, monkeypat
     """One head's draws do so already with fewer between those that are kept."""
     assert thin <= formats.THIN
     monkeypatch.setattr(formats, "THIN", thin)
-    files = {
-        str(path.relative_to(tmp_path)): path for path in ba.reference.export(name, tmp_path, format="posteriordb")
-    }
+
+    def packed(file):
+        with zipfile.ZipFile(tmp_path / f"{file}.zip") as archive:
+            return json.loads(archive.read(file.rpartition("/")[2]))
+
+    ba.reference.export(name, tmp_path, format="posteriordb")
     data_name, program = f"attention_{name}_data", f"attention_{name}"
-    posterior = json.loads(files[f"posteriors/{data_name}-{program}.json"].read_text())
-    info = json.loads(files[f"reference_posteriors/draws/info/{posterior['name']}.info.json"].read_text())
+    posterior = json.loads((tmp_path / f"posteriors/{data_name}-{program}.json").read_text())
+    references = "reference_posteriors/draws"
+    info = json.loads((tmp_path / references / f"info/{posterior['name']}.info.json").read_text())
     assert all(info["checks_made"].values()), info["checks_made"]
-    with zipfile.ZipFile(files[f"reference_posteriors/draws/draws/{posterior['name']}.json.zip"]) as packed:
-        draws = json.loads(packed.read(f"{posterior['name']}.json"))
+    draws = packed(f"{references}/draws/{posterior['name']}.json")
     assert len(draws) == 10
     assert {len(values) for chain in draws for values in chain.values()} == {1000}
     assert sum(posterior["dimensions"].values()) == len(draws[0]) == len(info["diagnostics"]["r_hat"])
     assert (tmp_path / "models/stan" / f"{program}.stan").read_text() == stan_program(model_of(name))
-    with zipfile.ZipFile(files[f"data/data/{data_name}.json.zip"]) as packed:
-        assert json.loads(packed.read(f"{data_name}.json"))["examples"] == model_of(name).examples
+    assert packed(f"data/data/{data_name}.json")["examples"] == model_of(name).examples
     # The weights are draws of the posterior: the moments that they give are the truth's.
-    sites = {}
+    sites = defaultdict(dict)
     for entry in draws[0]:
         site, _, place = entry.rstrip("]").partition("[")
-        index = tuple(int(number) - 1 for number in place.split(","))
-        sites.setdefault(site, {})[index] = np.array([chain[entry] for chain in draws])
-    arrays = {}
-    for site, by_index in sites.items():
-        array = np.zeros((10, 1000, *(1 + np.max([*by_index], axis=0))))
-        for index, values in by_index.items():
-            array[(..., *index)] = values
-        arrays[site] = array
+        sites[site][tuple(int(number) - 1 for number in place.split(","))] = [chain[entry] for chain in draws]
+    arrays = {site: np.zeros((10, 1000, *(1 + np.max([*places], axis=0)))) for site, places in sites.items()}
+    for site, places in sites.items():
+        for index, values in places.items():
+            arrays[site][(..., *index)] = values
     model = ba.reference.load(name).model
     assert ba.grade(ba.from_numpyro(arrays, model, "path"), name).verdict == "right"
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,15 @@ def draws(two_heads):
 
 def first(tree, count):
     return tree.map_over_datasets(lambda data: data.isel(draw=slice(count)) if "draw" in data.dims else data)
+
+
+def changed(tree, change):
+    """Draws with another f and U, each a function of those that were."""
+    tree = tree.copy(deep=True)
+    for name in ("prediction", "order_parameter"):
+        values = tree["posterior"][name]
+        tree["posterior"][name] = change(values).transpose(*values.dims)
+    return tree
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,14 +133,10 @@ def test_the_bias_of_unadjusted_langevin_is_found(two_heads):
     assert found.gradients == 32000
 
 
-def test_a_spread_too_small_is_found_though_every_mean_is_right(draws, two_heads):
+def test_a_spread_too_small_is_found_though_every_mean_is_right(draws):
     """So small that no draw is below the lower quantiles, or all are below the upper ones."""
-    tree = draws.copy(deep=True)
-    for name in ("prediction", "order_parameter"):
-        values = tree["posterior"][name]
-        mean = values.mean(("chain", "draw"))
-        tree["posterior"][name] = (mean + 0.05 * (values - mean)).transpose(*values.dims)
-    found = ba.grade(tree, "two_heads")
+    axes = ("chain", "draw")
+    found = ba.grade(changed(draws, lambda f: f.mean(axes) + 0.05 * (f - f.mean(axes))), "two_heads")
     assert set(found.table["below 10%"]) >= {0.0}
     linear = [name for name in found.table.index if name.startswith(("f ", "U "))]
     assert found.table.loc[linear, "bias"].abs().max() < 0.1
@@ -140,9 +145,7 @@ def test_a_spread_too_small_is_found_though_every_mean_is_right(draws, two_heads
 
 
 def test_points_and_repeated_chains_cannot_tell(draws, two_heads):
-    point = first(draws, 100).copy(deep=True)
-    for name in ("prediction", "order_parameter"):
-        point["posterior"][name] = point["posterior"][name] * 0 + point["posterior"][name][0, 0]
+    point = changed(first(draws, 100), lambda values: values * 0 + values[0, 0])
     assert "quantities never vary: these are points, not draws" in ba.grade(point, "two_heads").statement()
     vectors = np.random.default_rng(0).normal(size=(4, 200, two_heads.log_density("collapsed").size))
     within, between = (
@@ -153,15 +156,14 @@ def test_points_and_repeated_chains_cannot_tell(draws, two_heads):
     assert between.startswith("cannot tell: the same draws occur in several chains")
 
 
-def test_networks_trained_to_one_optimum_are_biased_though_some_are_equal(draws, two_heads):
-    tree, rng = draws.copy(deep=True), np.random.default_rng(0)
-    for name in ("prediction", "order_parameter"):
-        values = tree["posterior"][name]
-        steps = rng.integers(50, size=values.shape[:2])
-        tree["posterior"][name] = (values * 0 + values.values[0, 0]) * (
-            1 + 1e-9 * xr.DataArray(steps, dims=("chain", "draw"))
-        )
-    found = ba.grade(tree, "two_heads")
+def test_networks_trained_to_one_optimum_are_biased_though_some_are_equal(draws):
+    rng = np.random.default_rng(0)
+
+    def trained(values):
+        steps = xr.DataArray(rng.integers(50, size=values.shape[:2]), dims=("chain", "draw"))
+        return (values * 0 + values.values[0, 0]) * (1 + 1e-9 * steps)
+
+    found = ba.grade(changed(draws, trained), "two_heads")
     assert found.verdict == BIASED, found.statement()
 
 
@@ -171,7 +173,7 @@ def test_gradients_of_thinned_draws_are_those_of_all(draws, two_heads):
     assert tenth == pytest.approx(ba.grade(first(draws, 400), "two_heads").gradients, rel=0.2)
 
 
-def test_stuck_chains_cannot_tell(draws, two_heads):
+def test_stuck_chains_cannot_tell(draws):
     tree = first(draws, 500).copy(deep=True)
     tree["posterior"]["prediction"][0] += 1.0
     found = ba.grade(tree, "two_heads")
@@ -226,17 +228,14 @@ def test_weighted_prior_draws_have_the_moments_of_quadrature(seeds, batches):
     reference = ba.reference.load("one_head")
     mean, outputs, _ = exact_scalar_posterior(reference.model)
     truth, z = reference.truth.combined, []
+    exact = dataclasses.replace(
+        truth, mean=np.array([mean, outputs[0], *truth.mean[2:]]), mean_error=0 * truth.mean_error
+    )
     for seed in range(seeds):
         found, size = make.by_prior_draws(reference.model, reference.truth, seed=seed, draws=batches * make.BATCH)
         assert size > 1000
-        z.append(
-            [
-                (found.mean[0] - mean) / found.mean_error[0],
-                (found.mean[1] - outputs[0]) / found.mean_error[1],
-                *((found.below - truth.below) / np.hypot(found.below_error, truth.below_error))[0],
-                (found.sd[0] - truth.sd[0]) / np.hypot(found.sd_error[0], truth.sd_error[0]),
-            ]
-        )
+        scores = found.z_scores(exact)
+        z.append([scores[1, 0], *scores[0]])
     squares, law = np.sum(np.square(z), axis=0), stats.chi2(seeds)
     likely([law.cdf(squares), law.sf(squares)])
 
@@ -256,10 +255,7 @@ def test_differing_routes_are_not_written(tmp_path, monkeypatch):
     settings = {"DRAWS": 500, "MOST_DRAWS": 500, "WARMUP": JOB["warmup"], "ENOUGH_EFFECTIVE_DRAWS": 4000}
     for name, value in settings.items():
         monkeypatch.setattr(make, name, value)
-
-    def made():
-        return make.make("two_heads", tmp_path, progress=lambda text: None)
-
+    made = partial(make.make, "two_heads", tmp_path, progress=lambda text: None)
     with pytest.raises(ValueError, match="errors must be at most 1 % of a standard deviation, got"):
         made()
     monkeypatch.setattr(make, "LARGEST_ERROR", 1.0)

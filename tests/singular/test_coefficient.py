@@ -5,10 +5,9 @@ import re
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import bayesattn as ba
 from bayesattn import plots
@@ -18,6 +17,7 @@ from bayesattn.singular import attention_law, learning_coefficient_of
 from bayesattn.singular import coefficient as learning_coefficient_module
 from bayesattn.singular.best_fit import BestFit, best_fit_of
 from bayesattn.singular.loss import loss
+from tests.conftest import model_of
 from tests.singular.networks import network
 from tests.statistics import DRAWS_PER_DEGREE, near
 
@@ -28,14 +28,13 @@ SHORT = {"chains": 2, "warmup": 300, "draws": 500}
 def test_mean_losses_are_not_taken_for_sums():
     rng = np.random.default_rng(0)
     model = network((1,), (3, 3), 2).replace(path_inputs=rng.normal(size=(30, 1, 2)), labels=rng.normal(size=30))
-    squares = rng.chisquare(5, (2, 50)) / 30
     with pytest.raises(ba.BayesattnError, match="losses must have a mean of at least"):
-        learning_coefficient_of(squares, model)
+        learning_coefficient_of(rng.chisquare(5, (2, 50)) / 30, model)
 
 
 @jax.jit
-def log_densities(process, u):
-    return jax.lax.map(lambda x: process.log_density(jnp.sqrt(x)[None, None]), u)
+def log_densities(process, factors):
+    return jax.lax.map(process.log_density, factors)
 
 
 def by_quadrature(model):
@@ -46,33 +45,19 @@ def by_quadrature(model):
     squeezed = levels**6
     weights = 6 * levels**5
     chi = [stats.chi2.ppf(squeezed, width) / width for width in (first, last)]
-    u = jnp.asarray(np.outer(*chi).reshape(-1))
-    prior = np.outer(weights, weights).reshape(-1)
-    process = model.kernels
-    log_density = np.asarray(log_densities(process, u))
-    posterior = prior * np.exp(log_density - log_density.max())
-    grid = loss(process, jnp.sqrt(u)[:, None, None]).mean
-    return float(posterior @ grid / posterior.sum())
+    factors = np.sqrt(np.outer(*chi).reshape(-1, 1, 1))
+    log_prior = np.log(np.outer(weights, weights)).ravel()
+    return special.softmax(log_prior + log_densities(model.kernels, factors)) @ loss(model.kernels, factors).mean
 
 
 def by_prior_draws(model, least, draws=40_000, seed=0):
     """lambda_hat from draws of all weights but V_0 under the prior, weighted by p(Y | U), with its standard error."""
-    posterior, process = Path.of(model), model.kernels
-
-    def one(key):
-        rows = effective_weights(posterior.draw_prior(key), posterior.skips)
-        kernel = process.kernel_of(rows @ rows.T / rows.shape[1])
-        solved = jnp.linalg.solve(kernel + process.temperature * jnp.eye(len(kernel)), kernel)
-        missed = process.flat_labels - solved.T @ process.flat_labels
-        square = missed @ missed + process.temperature * jnp.trace(solved)
-        return process.log_density_of(rows @ rows.T / rows.shape[1]), square / (2 * process.temperature)
-
-    keys = jax.random.split(jax.random.key(seed), draws)
-    log_weights, values = (np.asarray(array) for array in jax.lax.map(one, keys))
-    weights = np.exp(log_weights - log_weights.max())
-    mean = weights @ values / weights.sum()
-    error = np.sqrt(np.sum((weights * (values - mean)) ** 2)) / weights.sum()
-    return mean - least / (2 * model.temperature), error
+    posterior, keys = Path.of(model), jax.random.split(jax.random.key(seed), draws)
+    rows = jax.lax.map(lambda key: effective_weights(posterior.draw_prior(key), posterior.skips), keys)
+    factors = rows / np.sqrt(rows.shape[2])
+    weights, values = special.softmax(log_densities(model.kernels, factors)), loss(model.kernels, factors).mean
+    mean = weights @ values
+    return mean - least / (2 * model.temperature), np.sqrt(weights**2 @ (values - mean) ** 2)
 
 
 @pytest.fixture(scope="module")
@@ -86,16 +71,16 @@ def test_one_path_by_quadrature(one_path):
     exact = np.array([by_quadrature(one_path.model.replace(temperature=float(np.exp(each)))) for each in logs])
     ends = [-1, 16, 0]
     degrees = one_path.ess / DRAWS_PER_DEGREE
-    near(one_path.value, exact[ends], one_path.error, degrees, finds=0.3)
-    near(one_path.slope, np.gradient(exact, logs)[ends], one_path.slope_error, degrees, finds=0.3)
+    near(one_path.value, exact[ends], one_path.error, degrees, finds=0.15)
+    near(one_path.slope, np.gradient(exact, logs)[ends], one_path.slope_error, degrees, finds=0.1)
     means = [np.trapezoid(exact[part], logs[part]) / np.log(100) for part in (slice(16, 33), slice(0, 17))]
-    near(one_path.between.value, means, one_path.between.error, degrees.min(), finds=0.3, allowed=0.005)
+    near(one_path.between.value, means, one_path.between.error, degrees.min(), finds=0.1, allowed=0.005)
 
 
 def test_limit_is_that_of_the_law(one_path):
     """Widths 4 and 5 with three features: lambda = 3/2."""
     assert attention_law(one_path.model.architecture, 3) == pytest.approx((1.5, 1))
-    near(one_path.value[-1], 1.5, one_path.error[-1], one_path.ess[-1] / DRAWS_PER_DEGREE, finds=0.3)
+    near(one_path.value[-1], 1.5, one_path.error[-1], one_path.ess[-1] / DRAWS_PER_DEGREE, finds=0.05)
 
 
 def values_agree(found, *, finds):
@@ -105,10 +90,14 @@ def values_agree(found, *, finds):
     near(chains.value, evidence.value, error, degrees, finds=finds)
 
 
+@pytest.mark.heavy
+def test_evidence_of_a_narrow_network_with_noise(noisy):
+    values_agree(noisy, finds=0.5)
+
+
 def test_slopes_and_evidence_agree_with_values(one_path):
-    """Means of lambda_hat over log T: by values and slopes of the chains, and by differences of the evidence."""
     np.testing.assert_allclose(one_path.between.temperatures, one_path.from_evidence.temperatures)
-    values_agree(one_path, finds=0.3)
+    values_agree(one_path, finds=0.15)
 
 
 def test_another_best_fit(one_path):
@@ -129,13 +118,19 @@ def test_a_best_fit_above_what_is_attained_is_refused(one_path):
         learning_coefficient_of(np.full(100, 0.1) + np.arange(100) * 1e-6, one_path.model, best_fit=1.0)
 
 
+def gathered_of(model):
+    """The same examples, compressed."""
+    arch = model.architecture
+    data = ba.Dataset.gather((model.path_inputs, model.labels), arch)
+    return ba.Model(dataset=data, architecture=arch, temperature=model.temperature)
+
+
 @pytest.fixture(scope="module")
 def noisy():
     """More examples of two outputs than one neuron can fit: S* is found, and the data leave a residual."""
     rng = np.random.default_rng(5)
     arch = ba.Architecture((1,), (1, 2), (1.0,) * 3, outputs=2)
-    inputs, labels = rng.normal(size=(40, 1, 2)), rng.normal(size=(40, 2))
-    model = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.5)
+    model = model_of(rng.normal(size=(40, 1, 2)), rng.normal(size=(40, 2)), arch, 0.5)
     return ba.learning_coefficient(model, [2.0, 1.0, 0.5], **SHORT)
 
 
@@ -148,11 +143,7 @@ def test_noise_on_a_narrow_network(noisy):
     basis = np.linalg.qr(inputs[:, 0])[0]
     least = np.sum(labels**2) - np.linalg.svd(basis.T @ labels, compute_uv=False)[0] ** 2
     assert noisy.best_fit.square == pytest.approx(least, rel=1e-6)
-    gathered = ba.Model(
-        dataset=ba.Dataset.gather((inputs, labels), model.architecture),
-        architecture=model.architecture,
-        temperature=0.5,
-    )
+    gathered = gathered_of(model)
     np.testing.assert_allclose(ba.learning_coefficient(gathered, 0.5, **SHORT).value, noisy.value[-1:], rtol=1e-6)
     smaller = learning_coefficient_module.reduced(model)[0]
     settings = {"sampler": "nuts", "keep": ["order_parameter"], "options": {"target_accept_prob": 0.95}}
@@ -162,14 +153,9 @@ def test_noise_on_a_narrow_network(noisy):
     squares = np.sum((np.einsum("ehf,cdof->cdeo", inputs, readout) - labels) ** 2, axis=(-1, -2))
     estimate = learning_coefficient_of(squares, model)
     error = np.hypot(estimate.error, noisy.error[-1])
-    near(estimate.value, noisy.value[-1], error, estimate.ess / DRAWS_PER_DEGREE, finds=0.5)
+    near(estimate.value, noisy.value[-1], error, estimate.ess / DRAWS_PER_DEGREE, finds=0.2)
     assert estimate.rhat < 1.1
     assert estimate.error > noisy.error[-1] / 2
-
-
-@pytest.mark.heavy
-def test_evidence_of_a_narrow_network_with_noise(noisy):
-    values_agree(noisy, finds=0.5)
 
 
 def test_a_found_best_fit_is_lowered_by_draws(monkeypatch):
@@ -192,13 +178,8 @@ def test_models_with_tokens():
 
 
 def test_no_warning_of_labels_that_are_not_the_users(recwarn):
-    rng = np.random.default_rng(0)
-    arch = ba.Architecture((1,), (2, 2), (1.0,) * 3)
-    model = ba.Model(
-        path_inputs=rng.normal(size=(500, 1, 2)), labels=rng.normal(size=500), architecture=arch, temperature=1.0
-    )
-    recwarn.clear()
-    learning_coefficient_module.reduced(model)
+    rng, arch = np.random.default_rng(0), ba.Architecture((1,), (2, 2), (1.0,) * 3)
+    learning_coefficient_module.reduced(model_of(rng.normal(size=(500, 1, 2)), rng.normal(size=500), arch, 1.0))
     assert not len(recwarn)
 
 
@@ -208,25 +189,23 @@ def test_reweighted_prior_draws_of_several_outputs_with_a_skip_and_labels():
     found = ba.learning_coefficient(model, 0.3, **SHORT)
     assert found.best_fit.how == "found"
     mean, error = by_prior_draws(model, found.best_fit.square)
-    near(found.value, mean, np.hypot(found.error, error), found.ess / DRAWS_PER_DEGREE, finds=0.5)
+    near(found.value, mean, np.hypot(found.error, error), found.ess / DRAWS_PER_DEGREE, finds=0.4)
 
 
 def test_any_number_of_examples():
     """Compressed examples, plain ones and their triangle have the same lambda_hat; labels off the model only add to S*."""
     rng = np.random.default_rng(0)
-    arch = ba.Architecture((1,), (4, 5), (1.0,) * 3)
     inputs, labels = rng.normal(size=(60, 1, 3)), rng.normal(size=60)
-    plain = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.1)
-    gathered = ba.Model(dataset=ba.Dataset.gather((inputs, labels), arch), architecture=arch, temperature=0.1)
+    plain = model_of(inputs, labels, ba.Architecture((1,), (4, 5), (1.0,) * 3), 0.1)
     first = ba.learning_coefficient(plain, [1.0, 0.1], **SHORT)
-    second = ba.learning_coefficient(gathered, 0.1, **SHORT)
+    second = ba.learning_coefficient(gathered_of(plain), 0.1, **SHORT)
     np.testing.assert_allclose(first.value[-1:], second.value, rtol=1e-6)
     residual = np.sum((labels - inputs[:, 0] @ np.linalg.lstsq(inputs[:, 0], labels)[0]) ** 2)
     assert first.best_fit.square == pytest.approx(residual)
     assert first.best_fit.how == "not needed"
     assert first.singular_fluctuation is not None
     assert second.singular_fluctuation is None
-    values_agree(first, finds=0.5)
+    values_agree(first, finds=0.15)
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +226,7 @@ def test_the_luckiest_minibatch_is_not_the_best_fit(rank_one, noise):
     with pytest.warns(UserWarning, match=r"below S\* = .* \(found\): state noise, 0 if each loss is of all examples"):
         unsaid = learning_coefficient_of(losses, model)
     for found in (unsaid, learning_coefficient_of(losses, model, noise=noise)):
-        near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=0.3)
+        near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=1.5)
     with pytest.warns(UserWarning, match=r"\(given\): state noise"):
         assert learning_coefficient_of(losses, model, best_fit=least).value == pytest.approx(unsaid.value)
     # Said to be of all examples, the least of them is attained.
@@ -261,7 +240,7 @@ def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
     """Without a word of noise where S* was found; a search that ended above them is caught by losses said to be exact."""
     model, least, losses = rank_one
     found = learning_coefficient_of(losses, model)
-    near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=0.3)
+    near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=0.2)
     monkeypatch.setattr("bayesattn.singular.best_fit.least_squares", lambda model, seed: least + 0.3)
     assert learning_coefficient_of(losses, model, noise=0).value == pytest.approx(
         np.mean(losses - losses.min()) / (2 * model.temperature)
@@ -274,20 +253,16 @@ def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
 def test_chains_that_are_draws_are_warned_of(rank_one, swap):
     model, _, losses = rank_one
     swapped = losses.T if swap == "transposed" else losses.reshape(-1, 4)[:100]
-    with pytest.warns(
-        UserWarning, match=rf"losses must have shape \(chain, draw, ..\), got {len(swapped)} chains of 4"
-    ):
+    message = rf"losses must have shape \(chain, draw, ..\), got {len(swapped)} chains of 4"
+    with pytest.warns(UserWarning, match=message):
         learning_coefficient_of(swapped, model)
 
 
-def test_best_fit_of_narrow_layers_is_that_of_reduced_rank_regression():
+def test_best_fit_of_narrow_layers_is_that_of_reduced_rank_regression(rank_one):
     """One head of width 1 with an orthonormal design: what the first singular value of the regression leaves."""
-    rng = np.random.default_rng(3)
-    labels = rng.normal(size=(4, 2))
-    found = best_fit_of(network((1,), (1, 3), 4, outputs=2, labels=labels))
-    assert found.how == "found"
-    assert found.square == pytest.approx(np.linalg.svd(labels, compute_uv=False)[1] ** 2, rel=1e-9)
-    wide = best_fit_of(network((1,), (2, 3), 4, outputs=2, labels=labels))
+    model, least, _ = rank_one
+    assert best_fit_of(model) == (pytest.approx(least, rel=1e-9), "found")
+    wide = best_fit_of(network((1,), (2, 3), 4, outputs=2, labels=model.labels))
     assert wide == (0.0, "not needed")
 
 
@@ -305,12 +280,12 @@ def test_singular_fluctuation_of_a_wide_network_is_that_of_its_gaussian_process(
 def test_summary_figure_and_json(one_path):
     summary = one_path.summary()
     columns = ["value", "error", "slope", "slope_error", "ess", "rhat", "fluctuation", "fluctuation_error"]
-    assert [*summary.columns] == columns
-    assert [*summary.index] == [1e-2, 1e-4, 1e-6]
-    axes = one_path.plot().axes[0]
-    assert axes.get_xlabel() == "temperature T (1 / β of L_n = S / 2n)"
-    content = json.loads(json.dumps(one_path.to_dict()))
-    assert content["statement"] == "cannot tell: 3 temperatures are too few, at least 4 are needed"
+    assert ([*summary.columns], [*summary.index]) == (columns, [1e-2, 1e-4, 1e-6])
+    assert one_path.plot().axes[0].get_xlabel() == "temperature T (1 / β of L_n = S / 2n)"
+    assert (
+        json.loads(json.dumps(one_path.to_dict()))["statement"]
+        == "cannot tell: 3 temperatures are too few, at least 4 are needed"
+    )
     assert "coldest" in repr(one_path)
     with pytest.raises(ValueError, match=r"found must be a result of bayesattn\.learning_coefficient, got 3"):
         plots.learning_coefficient_figure(3)
@@ -353,25 +328,19 @@ def test_command_goes_on(command, tmp_path):
         ({"temperatures": "cold"}, "temperatures must be"),
         ({"best_fit": -1}, "best_fit must be at least 0, what no linear function of the path inputs explains, got -1"),
         ({"chains": 0}, "chains must be a whole number of at least 1, got 0"),
+        ({"model": network((1,), (2, 2), 2).replace(path_inputs=np.zeros((2, 1, 2)))}, "inputs must not all be 0"),
+        *(
+            ({"losses": losses}, "losses must be")
+            for losses in ([1.0], [[1.0, -1.0, 2.0, 3.0]], [1.0, np.nan, 2.0, 3.0], np.ones((2, 3, 4)))
+        ),
     ],
 )
 def test_bad_input(change, text):
+    call = learning_coefficient_of if "losses" in change else ba.learning_coefficient
     with pytest.raises(ValueError, match=re.escape(text)):
-        ba.learning_coefficient(network((1,), (2, 2), 2), **change)
-
-
-def test_path_inputs_0_are_refused():
-    model = network((1,), (2, 2), 2)
-    with pytest.raises(ValueError, match="path inputs must not all be 0"):
-        ba.learning_coefficient(model.replace(path_inputs=np.zeros_like(model.path_inputs)))
+        call(**{"model": network((1,), (2, 2), 2)} | change)
 
 
 def test_other_likelihoods_are_refused():
     with pytest.raises(ValueError, match="Gaussian"):
         ba.learning_coefficient(ba.reference.load("three_classes").model)
-
-
-@pytest.mark.parametrize("losses", [[1.0], [[1.0, -1.0, 2.0, 3.0]], [1.0, np.nan, 2.0, 3.0], np.ones((2, 3, 4))])
-def test_bad_losses(losses):
-    with pytest.raises(ValueError, match="losses must be"):
-        learning_coefficient_of(losses, network((1,), (2, 2), 2))

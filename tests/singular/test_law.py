@@ -36,11 +36,8 @@ def test_power_counting_of_one_head_is_aoyagis_law():
     multiplicities = set()
     for _ in range(60):
         depth = rng.integers(1, 4)
-        widths, features, outputs = (
-            rng.integers(1, 7, depth + 1).tolist(),
-            int(rng.integers(1, 7)),
-            int(rng.integers(1, 5)),
-        )
+        features, *widths = rng.integers(1, 7, depth + 2).tolist()
+        outputs = int(rng.integers(1, 5))
         found = attention_law(architecture((1,) * depth, widths, outputs), features)
         assert found == pytest.approx(deep_linear_law([features, *widths, outputs])), (widths, features, outputs)
         multiplicities.add(found.multiplicity)
@@ -101,11 +98,11 @@ def test_bad_input():
     ):
         with pytest.raises(ValueError, match=re.escape(text)):
             deep_linear_law(sizes, rank)
-    with pytest.raises(
-        ValueError, match=re.escape("arch must have no skips, for which no law is known, got skips (1.0,)")
+    skips = architecture((1,), (2, 2), skips=(1.0,))
+    for arch, features, text in (
+        (skips, 3, "arch must have no skips, for which no law is known, got skips (1.0,)"),
+        ("hidden_markov", 3, "arch must be a bayesattn.Architecture"),
+        (architecture((1,), (2, 2)), 0, "features must be a whole number"),
     ):
-        attention_law(architecture((1,), (2, 2), skips=(1.0,)), 3)
-    with pytest.raises(ValueError, match=r"arch must be a bayesattn\.Architecture"):
-        attention_law("hidden_markov", 3)
-    with pytest.raises(ValueError, match="features must be a whole number"):
-        attention_law(architecture((1,), (2, 2)), 0)
+        with pytest.raises(ValueError, match=re.escape(text)):
+            attention_law(arch, features)

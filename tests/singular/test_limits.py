@@ -55,12 +55,6 @@ WITH_HEADS = [
 ]
 
 
-def summarised(arch, features, found):
-    law, fit = attention_law(arch, features), found.fit
-    print(arch.heads, arch.widths, features, arch.outputs, "law", law, "found", fit.statement, flush=True)
-    return law, fit
-
-
 @pytest.fixture(scope="module")
 def held():
     """Whether the intervals of each network hold lambda and theta of the law."""
@@ -71,8 +65,7 @@ def held():
 @pytest.mark.parametrize("case", DEEP_LINEAR + WITH_HEADS, ids=str)
 def test_limit_and_multiplicity(case, held):
     model = network(*case)
-    found = ba.learning_coefficient(model, draws=2000)
-    law, fit = summarised(model.architecture, case[2], found)
+    law, fit = attention_law(model.architecture, case[2]), ba.learning_coefficient(model, draws=2000).fit
     if case in DEEP_LINEAR:
         sizes = (case[2], *case[1], case[3])
         assert law == pytest.approx(deep_linear_law(sizes))

@@ -3,7 +3,6 @@
 import runpy
 from pathlib import Path
 
-import arviz_stats as az
 import jax
 import numpy as np
 import pytest
@@ -12,10 +11,10 @@ from scipy import special, stats
 import bayesattn as ba
 from bayesattn.kernels.choice import gaussian_process
 from bayesattn.theory import problem as problems
-from bayesattn.theory.bartlett import layer_shapes, mirrored, sample_prior
+from bayesattn.theory.bartlett import layer_shapes, mirrored
 from bayesattn.theory.evidence import competing
 from tests.conftest import model_of
-from tests.posteriors import exact_scalar_posterior, tiny_model
+from tests.posteriors import by_prior_draws, evidence_of, exact_scalar_posterior, tiny_model
 from tests.statistics import likely, near
 
 
@@ -29,47 +28,18 @@ def random_problem(heads, widths, examples, features, size, temperature, seed, d
     return path_inputs, labels, arch, temperature
 
 
-def by_prior_draws(problem, draws):
-    """log of the mean likelihood of prior draws, and its standard error."""
-    posterior, shapes = problems.problem_of(gaussian_process(*problem), problem[2]), layer_shapes(problem[2])
-
-    def log_likelihood(key):
-        point = sample_prior(key, shapes, posterior.widths)
-        return posterior.process.log_density(posterior.factor(point, shapes))
-
-    log_likelihoods = jax.jit(lambda keys: jax.lax.map(log_likelihood, keys))
-    found = np.asarray(log_likelihoods(jax.random.split(jax.random.key(1234), draws)))
-    weights = np.exp(found - found.max())
-    mean = found.max() + np.log(weights.mean())
-    return mean, weights.std() / weights.mean() / np.sqrt(draws)
-
-
-def by_chains(problem, seed=4321):
+def by_chains(model, hot=30.0):
     """log p(Y) by prior draws at a temperature where these are many, and from there by thermodynamic integration.
 
-    The derivative of log p(Y) by log T is the posterior mean of that of the likelihood, here over chains at the nodes of a
-    Gauss-Legendre rule.
+    The derivative of log p(Y) by log T is E[|Y - f|^2] / 2T - P / 2, here at the nodes of a Gauss-Legendre rule.
     """
-    path_inputs, labels, arch, temperature = problem
-    hot = 30.0
-    exact, error = by_prior_draws((path_inputs, labels, arch, hot), 100_000)
+    exact, error = evidence_of(by_prior_draws(model.replace(temperature=hot), 100_000)[1])
     nodes, weights = np.polynomial.legendre.leggauss(8)
-    half = np.log(hot / temperature) / 2
-    variance = error**2
-    for node, weight in zip(nodes, weights, strict=True):
-        each = float(np.exp(np.log(temperature) + half * (1 + node)))
-        model = ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=each)
-        tree = ba.sample(model, chains=4, warmup=300, draws=2000, seed=seed)
-        drawn = tree["posterior"].to_dataset()["order_parameter"].values
-        kernels = np.einsum("cdij,pia,qja->cdpq", drawn, path_inputs, path_inputs, optimize=True)
-        values, vectors = np.linalg.eigh(kernels * arch.variances[0] / np.prod(path_inputs.shape[1:]))
-        values = np.maximum(values, 0) + each
-        quadratic = ((vectors.swapaxes(-1, -2) @ labels) / values) ** 2
-        slope = each * (quadratic - 1 / values).sum(axis=-1) / 2
-        assert az.rhat(slope) < 1.01
-        exact -= half * weight * slope.mean()
-        variance += (half * weight * az.mcse(slope)) ** 2
-    return exact, np.sqrt(variance)
+    half = np.log(hot / model.temperature) / 2
+    found = ba.learning_coefficient(model, model.temperature * np.exp(half * (1 + nodes)), warmup=300, draws=2000)
+    assert found.rhat.max() < 1.01
+    slopes = found.value + found.best_fit.square / (2 * found.temperatures) - model.examples / 2
+    return exact - half * weights @ slopes, np.hypot(error, half * np.linalg.norm(weights * found.error))
 
 
 ISLANDS = 16
@@ -138,9 +108,8 @@ def test_without_noise_one_path_is_a_deep_linear_network_with_meijers_function()
 
 def test_gp_evidence_is_a_normal_density():
     model = tiny_model(heads=(2,), widths=(3, 4))
-    kernel = ba.theory.kernel(
-        ba.theory.gp_order_parameter(model.architecture), model.path_inputs, model.path_inputs, model.architecture
-    )
+    limit = ba.theory.gp_order_parameter(model.architecture)
+    kernel = ba.theory.kernel(limit, model.path_inputs, model.path_inputs, model.architecture)
     covariance = np.asarray(kernel) + model.temperature * np.eye(len(kernel))
     expected = stats.multivariate_normal(cov=covariance).logpdf(model.labels)
     assert ba.theory.gp_evidence(model) == pytest.approx(expected, rel=1e-12)
@@ -159,11 +128,8 @@ def test_it_tends_to_the_gp_limit():
 def far_problem(temperature=0.01, widths=None, size=1.0):
     """Labels that rank-two kernels fit only far out in the prior's tail, where U is 3 to 60 times what the prior expects."""
     with np.load(Path(__file__).parent.parent / "data" / "evidence_far.npz") as file:
-        arch = ba.Architecture(
-            tuple(map(int, file["heads"])),
-            tuple(map(int, file["widths"])) if widths is None else widths,
-            tuple(file["variances"]),
-        )
+        heads, stored = (tuple(map(int, file[name])) for name in ("heads", "widths"))
+        arch = ba.Architecture(heads, widths or stored, tuple(file["variances"]))
         return file["path_inputs"], size * file["labels"], arch, temperature
 
 
@@ -183,12 +149,9 @@ def test_a_mode_far_out_in_the_tail_of_the_prior(problem, exact, error, seed):
 
 def test_temperatures_that_share_a_run_against_prior_draws():
     """Of that network, where the prior is not far from the posterior."""
-    path_inputs, labels, arch, _ = far_problem(size=2.0)
-    temperatures = [0.3, 2.0]
-    for found, temperature in zip(
-        ba.theory.evidences(model_of(path_inputs, labels, arch, 1.0), temperatures), temperatures, strict=True
-    ):
-        exact, error = by_prior_draws((path_inputs, labels, arch, temperature), 30_000)
+    model, temperatures = model_of(*far_problem(size=2.0)), [0.3, 2.0]
+    for found, temperature in zip(ba.theory.evidences(model, temperatures), temperatures, strict=True):
+        exact, error = evidence_of(by_prior_draws(model.replace(temperature=temperature), 40_000)[1])
         right([found], exact, error, finds=1)
         assert found.method == "annealing"
 
@@ -230,9 +193,8 @@ MANY_PATHS = ((4, 4), (10, 10, 10), 24, 5, 2.0)
 @pytest.mark.heavy
 def test_many_paths_in_a_narrow_network_state_their_error():
     """Against prior draws at T = 1; an expansion about the mode was 2.6 nats off on such networks and knew no error."""
-    problem = random_problem(*MANY_PATHS, 1.0, 0)
-    exact, error = by_prior_draws(problem, 10_000)
-    right([ba.theory.evidence(model_of(*problem), particles=32)], exact, error, finds=2)
+    model = model_of(*random_problem(*MANY_PATHS, 1.0, 0))
+    right([ba.theory.evidence(model, particles=32)], *evidence_of(by_prior_draws(model, 10_000)[1]), finds=2)
 
 
 @pytest.mark.heavy
@@ -261,16 +223,14 @@ def test_a_choice_leaves_out_what_is_too_cold_to_compete():
 
 
 def test_bad_arguments_are_named():
-    model = tiny_model()
-    for arguments, message in (
-        ({"particles": 12}, "particles must be a multiple of 8, got 12"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-        ({"temperature": 0}, "temperature must be a finite number above 0, got 0"),
+    for call, arguments, message in (
+        (ba.theory.evidence, {"particles": 12}, "particles must be a multiple of 8, got 12"),
+        (ba.theory.evidence, {"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        (ba.theory.evidence, {"temperature": 0}, "temperature must be a finite number above 0, got 0"),
+        (ba.theory.evidences, {"temperatures": []}, "temperatures must hold at least one number above 0, got none"),
     ):
         with pytest.raises(ValueError, match=message):
-            ba.theory.evidence(model, **arguments)
-    with pytest.raises(ValueError, match="temperatures must hold at least one number above 0, got none"):
-        ba.theory.evidences(model, [])
+            call(tiny_model(), **arguments)
 
 
 TWELVE = [
@@ -293,11 +253,11 @@ TWELVE = [
 @pytest.mark.parametrize("case", TWELVE)
 def test_twelve_random_networks_against_prior_draws_or_chains(case):
     """Two of them with singular kernels, three with 16 paths; means of three seeds."""
-    problem = random_problem(*case)
-    exact, error = by_prior_draws(problem, 200_000)
+    model = model_of(*random_problem(*case))
+    exact, error = evidence_of(by_prior_draws(model, 200_000)[1])
     if error > 0.05:
-        exact, error = by_chains(problem)
-    right([ba.theory.evidence(model_of(*problem), seed=seed) for seed in range(3)], exact, error, finds=1)
+        exact, error = by_chains(model)
+    right([ba.theory.evidence(model, seed=seed) for seed in range(3)], exact, error, finds=1)
 
 
 @pytest.mark.heavy

@@ -7,23 +7,16 @@ import bayesattn as ba
 from tests.conftest import relative_error
 
 
-def test_action(layers):
-    result = ba.theory.action(layers.order_parameters, layers.model)
-    for name in ("energy", "entropy", "scalar_order_parameter"):
-        assert relative_error(getattr(result, name), layers.stored[name]) < 1e-9
-
-
-def test_kernel(layers):
-    kernel = ba.theory.kernel(layers.order_parameters[0], layers.path_inputs, layers.path_inputs, layers.arch)
-    assert relative_error(kernel, layers.stored["kernel"]) < 1e-9
-
-
-@pytest.mark.parametrize("limit", ["", "gp_"])
-def test_predictor(layers, limit):
-    point = ba.theory.gp_order_parameter(layers.arch) if limit else layers.order_parameters[0]
-    prediction = ba.theory.predict(point, layers.model)
-    assert relative_error(prediction.mean, layers.stored[f"{limit}mean"]) < 1e-9
-    assert relative_error(prediction.variance, layers.stored[f"{limit}variance"]) < 1e-9
+def test_action_kernel_and_predictors(layers):
+    first = layers.order_parameters[0]
+    action = ba.theory.action(layers.order_parameters, layers.model)
+    found = {name: getattr(action, name) for name in ("energy", "entropy", "scalar_order_parameter")}
+    found["kernel"] = ba.theory.kernel(first, layers.path_inputs, layers.path_inputs, layers.arch)
+    for limit, point in (("", first), ("gp_", ba.theory.gp_order_parameter(layers.arch))):
+        prediction = ba.theory.predict(point, layers.model)
+        found |= {f"{limit}mean": prediction.mean, f"{limit}variance": prediction.variance}
+    for name, value in found.items():
+        assert relative_error(value, layers.stored[name]) < 1e-9, name
 
 
 def test_saddle_point(layers):
@@ -48,10 +41,10 @@ def test_head_scores(two_layers):
 def test_hidden_markov(hidden_markov, hidden_markov_model, width):
     model = hidden_markov_model(width)
     solution = ba.theory.solve(model)
-    assert relative_error(solution.order_parameter, hidden_markov[f"order_parameter_{width}"]) < 1e-4
     prediction = ba.theory.predict(solution.order_parameter, model)
-    assert relative_error(prediction.mean, hidden_markov[f"mean_{width}"]) < 1e-4
-    assert relative_error(prediction.variance, hidden_markov[f"variance_{width}"]) < 1e-4
+    found = {"order_parameter": solution.order_parameter, "mean": prediction.mean, "variance": prediction.variance}
+    for name, value in found.items():
+        assert relative_error(value, hidden_markov[f"{name}_{width}"]) < 1e-4, name
 
 
 def test_solving_several_networks_at_once_is_the_same(hidden_markov_model):
@@ -67,6 +60,5 @@ def test_solving_several_networks_at_once_is_the_same(hidden_markov_model):
 
 def test_several_temperatures_of_one_network(two_layers):
     together = ba.theory.solve(two_layers.model, temperature=[0.05, 0.5])
-    for index, temperature in enumerate((0.05, 0.5)):
-        alone = ba.theory.solve(two_layers.model, temperature=temperature)
-        np.testing.assert_allclose(together.order_parameter[index], alone.order_parameter, rtol=1e-9, atol=1e-12)
+    alone = [ba.theory.solve(two_layers.model, temperature=each).order_parameter for each in (0.05, 0.5)]
+    np.testing.assert_allclose(together.order_parameter, alone, rtol=1e-9, atol=1e-12)

@@ -23,11 +23,8 @@ def whitening(request):
     return Whitening(centre, scale, directions, jnp.asarray([0.1, 0.03]))
 
 
-def test_a_point_comes_back(whitening):
+def test_a_point_comes_back_and_the_volume_is_the_determinant(whitening):
     z = jnp.asarray(np.random.default_rng(1).normal(size=SIZE))
     assert relative_error(jax.jit(lambda at: whitening.whitened(whitening.point(at)))(z), z) < 1e-12
-
-
-def test_its_volume_is_the_determinant(whitening):
     determinant = np.linalg.slogdet(jax.jit(jax.jacfwd(whitening.point))(np.zeros(SIZE)))[1]
     np.testing.assert_allclose(whitening.log_volume(), determinant, rtol=1e-12)
