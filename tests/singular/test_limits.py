@@ -73,7 +73,7 @@ def test_limit_and_multiplicity(case, held):
         fit.coefficient.low <= law.coefficient <= fit.coefficient.high,
         fit.multiplicity.low <= law.multiplicity <= fit.multiplicity.high,
     )
-    near(fit.coefficient.value, law.coefficient, fit.coefficient.error, finds=0.5)
+    near(fit.coefficient.value, law.coefficient, fit.coefficient.error, finds=1)
 
 
 @pytest.mark.heavy

@@ -69,14 +69,14 @@ def test_both_routes_against_quadrature(temperature, widths, seeds):
     model = tiny_model(temperature, widths=widths)
     exact = exact_scalar_posterior(model)[2]
     found = ba.theory.evidence(model)
-    right([found], exact, finds=1)
+    right([found], exact, finds=0.15)
     if widths == (12, 12):
         assert found.method == "importance sampling"
     if seeds:
         annealed = [ba.theory.evidence(model, seed=seed, particles=128) for seed in range(seeds)]
         assert all(each.method == "annealing" for each in annealed)
         assert len({each.log_evidence for each in annealed}) == seeds
-        right(annealed, exact, finds=0.5)
+        right(annealed, exact, finds=0.3)
 
 
 def test_a_seed_fixes_what_is_found():
@@ -103,7 +103,7 @@ def test_without_noise_one_path_is_a_deep_linear_network_with_meijers_function()
     integral = np.exp(terms).sum().real * (contour[1] - contour[0]).imag / (2 * np.pi)
     exact = np.log(integral) - half * np.log(2 * np.pi * scale) - np.linalg.slogdet(unit)[1] / 2
     exact -= sum(special.gammaln(width / 2) for width in arch.widths)
-    right([ba.theory.evidence(model_of(path_inputs, labels, arch, 1e-6))], exact, finds=1)
+    right([ba.theory.evidence(model_of(path_inputs, labels, arch, 1e-6))], exact, finds=0.15)
 
 
 def test_gp_evidence_is_a_normal_density():

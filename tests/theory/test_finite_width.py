@@ -116,7 +116,7 @@ def test_scaling_of_draws_at_fixed_load():
         return stats.chi2.sf(np.sum(((remaining - size * shape) / errors) ** 2), len(widths) - 1)
 
     likely(misfit(remaining))
-    assert misfit(remaining + 0.1 * (deviations - remaining)) < 1e-9
+    assert misfit(remaining + 0.1 * (deviations - remaining)) < 0.001
 
 
 def test_scaling_recovers_a_power_law():
@@ -229,8 +229,8 @@ def test_many_paths_in_a_narrow_layer():
         return np.max((np.abs(np.diag(found) - drawn) - 4 * arviz_stats.mcse(draws).values) / drawn)
 
     about_saddle, about_mode = (ba.theory.finite_width(model, about=about) for about in ("saddle", "mode"))
-    agree(draws, np.diag(about_saddle.order_parameter), finds=0.2)
-    deviations_agree(draws, np.diag(about_saddle.order_parameter_variance), finds=0.2, allowed=0.1)
+    agree(draws, np.diag(about_saddle.order_parameter))
+    deviations_agree(draws, np.diag(about_saddle.order_parameter_variance), finds=0.4, allowed=0.1)
     assert off(ba.theory.solve(model).order_parameter) > 0.1
     assert off(about_mode.order_parameter) > 0.2
 
