@@ -262,7 +262,7 @@ def test_a_minimum_far_from_the_start_is_found_either_way(two_layers, monkeypatc
     Of large labels slopes fall by orders of magnitude, and the function drowns in rounding before they are small.
     """
     networks, given = [two_layers.arch, two_layers.arch.with_width(3)], process_of(two_layers, scale=scale)
-    model = two_layers.model.replace(labels=scale * two_layers.labels)
+    model = model_of(two_layers.path_inputs, scale * two_layers.labels, two_layers.arch, two_layers.temperature)
     temperatures = [two_layers.temperature, 0.05 if scale == 1 else two_layers.temperature]
     few = ba.theory.solve(model, arch=networks, temperature=temperatures)
     usual, _ = mode.find_mode(given, two_layers.arch)
@@ -271,7 +271,7 @@ def test_a_minimum_far_from_the_start_is_found_either_way(two_layers, monkeypatc
     many = ba.theory.solve(model, arch=networks, temperature=temperatures)
     assert many.converged.all()
     assert relative_error(many.energy, few.energy) < 1e-9
-    assert relative_error(many.entropy, few.entropy) < 1e-9
+    assert relative_error(many.entropy, few.entropy) < (1e-9 if scale == 1 else 1e-6)
     assert relative_error(many.order_parameter, few.order_parameter) < (1e-7 if scale == 1 else 1e-6)
     assert relative_error(mode.find_mode(given, two_layers.arch)[0].potential, usual.potential) < 1e-10
 
