@@ -400,3 +400,35 @@ def test_bad_input_is_named():
     for call, message in BAD:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_the_gradient_of_a_mode_is_relative_to_half_the_energys(two_layers):
+    """In whitened coordinates; of a search that was stopped after two steps."""
+    given, shapes = process_of(two_layers), bartlett.layer_shapes(two_layers.arch)
+    with pytest.raises(saddle_point.NotConverged) as stopped:
+        mode.find_mode(given, two_layers.arch, max_steps=2)
+    at, posterior = stopped.value.solution, problem.problem_of(given, two_layers.arch)
+    stretch = bartlett.stretched(shapes, posterior.widths)[1]
+    slope, of_energy = (
+        np.abs(stretch * jax.grad(function)(at.point)).max()
+        for function in (
+            lambda point: problem.potential(point, posterior, shapes),
+            lambda point: given.energy(posterior.factor(point, shapes)),
+        )
+    )
+    assert of_energy > 10
+    assert relative_error(at.gradient_norm, slope / (of_energy / 2)) < 1e-9
+
+
+def test_the_action_of_layers_with_skips_can_be_differentiated():
+    """Blocks that skips demand can't be checked then; along a scale of all order parameters they stay what they must be."""
+    arch = ba.Architecture((1, 2), (5, 5, 5), (1.0,) * 4, (0.5, 0.8))
+    model = model_of(np.random.default_rng(0).normal(size=(4, arch.paths, 9)), LABELS, arch, 0.3)
+    order_parameters, step = ba.theory.solve(model).order_parameters, 1e-5
+
+    def total(scale):
+        found = ba.theory.action([scale * u for u in order_parameters], model)
+        return found.energy + found.entropy
+
+    differences = (total(1.5 + step) - total(1.5 - step)) / (2 * step)
+    assert jax.grad(total)(1.5) == pytest.approx(float(differences), rel=1e-6)
