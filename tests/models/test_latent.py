@@ -27,7 +27,7 @@ HEAVY = [name for name in SAMPLERS if name not in ("nuts", "ula", "sgld")]
 
 @pytest.mark.parametrize("sampler", ["nuts", "ula", *(pytest.param(name, marks=pytest.mark.heavy) for name in HEAVY)])
 def test_draws_are_those_of_the_closed_form(model, sampler):
-    """Within 4 Monte Carlo errors, after the bias that the sampler states, where it is biased."""
+    """After the bias that the sampler states, where it is biased."""
     draws = ba.sample(model, sampler, **JOB | {"draws": 1000})
     exact = ex.latent_posterior(model.features, model.values, model.noise, model.prior)
     latent = draws["posterior"]["latent"]

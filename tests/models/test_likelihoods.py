@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import bayesattn as ba
 from bayesattn.checks import calibration
 from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, left_out
 from tests.conftest import relative_error
+from tests.statistics import likely, near
 from tests.zoo import classes
 
 NETWORKS = {
@@ -159,8 +161,11 @@ def test_scores_of_classes():
     assert found.accuracy == np.mean(chances.argmax(1) == classes)
     assert found.log_score == pytest.approx(np.log(chances[np.arange(len(chances)), classes]).mean())
     assert found.by_class @ labels.mean(0) == pytest.approx(found.accuracy)
-    assert found.bins[2].sum() == len(chances)
-    # Ten bins, each a mean of |normal|: 3 deviations of their sum.
+    confidence, accuracy, sizes = found.bins[:, found.bins[2] > 0]
+    assert sizes.sum() == len(chances)
+    assert found.calibration_error == pytest.approx(np.abs(confidence - accuracy) @ sizes / len(chances))
+    right = stats.binom(sizes, confidence)
+    likely(2 * np.minimum(right.cdf(accuracy * sizes), right.sf(accuracy * sizes - 1)))
     assert found.calibration_error < 3 * found.calibration_by_chance
     sharper = chances**2 / np.sum(chances**2, axis=1, keepdims=True)
     assert class_scores(sharper, labels).calibration_error > 10 * found.calibration_by_chance
@@ -230,4 +235,4 @@ def test_left_out_outputs_are_integrated_over(outputs, temperature):
     chances = np.exp(model.likelihood.log_prob(jnp.asarray(drawn[:, 0] if outputs == 1 else drawn), model.labels[0]))
     error = chances.std() / np.sqrt(len(chances))
     # 256 points stand for the integral to within a percent.
-    assert abs(np.exp(found[0]) - chances.mean()) < 4 * error + 0.01 * chances.mean()
+    near(np.exp(found[0]) / chances.mean(), 1, error / chances.mean(), allowed=0.01, finds=0.03)

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import bayesattn as ba
+from tests.statistics import likely
 
 
 def test_hidden_markov_task():
@@ -21,17 +23,16 @@ def test_hidden_markov_task():
     unit = (plus - minus) / np.linalg.norm(plus - minus)
     along = tokens @ unit
     plus_state = along > 0
-    stays = (plus_state[:, 1:] == plus_state[:, :-1]).mean(1)
-    # 200 chains of 29 steps: standard error 0.006.
-    assert stays[data.labels > 0].mean() == pytest.approx(0.7, abs=0.03)
-    assert stays[data.labels < 0].mean() == pytest.approx(0.3, abs=0.03)
+    stays = plus_state[:, 1:] == plus_state[:, :-1]
+    likely(
+        [stats.binomtest(stays[data.labels == y].sum(), 200 * 29, chance).pvalue for y, chance in ((1, 0.7), (-1, 0.3))]
+    )
     noise = tokens - np.where(plus_state[..., None], plus, minus)
     total = (plus + minus) / np.linalg.norm(plus + minus)
     rest = noise - (noise @ unit)[..., None] * unit - (noise @ total)[..., None] * total
-    # 12,000 numbers each: relative standard error 0.006 of a standard deviation.
-    assert (noise @ unit).std() == pytest.approx(2.0, rel=0.03)
-    assert (noise @ total).std() == pytest.approx(0.5, rel=0.03)
-    assert np.sqrt((rest**2).sum(-1).mean() / 198) == pytest.approx(3.0, rel=0.01)
+    for values, deviation, dimension in ((noise @ unit, 2.0, 1), (noise @ total, 0.5, 1), (rest, 3.0, 198)):
+        square, law = np.sum((values / deviation) ** 2), stats.chi2(400 * 30 * dimension)
+        likely(2 * min(law.cdf(square), law.sf(square)))
 
 
 def test_hidden_markov_heads_attend_as_they_should():

@@ -198,7 +198,6 @@ def drawn(warm):
 
 
 def test_means_are_those_of_weighed_prior_draws(warm, drawn):
-    """Within 4 errors of both routes together."""
     assert effective(drawn["posterior"]["order_parameter"]) > 200
     mean, error = by_importance(warm, seed=1)
     agree(drawn["posterior"]["order_parameter"], mean, error)
