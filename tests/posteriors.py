@@ -7,6 +7,7 @@ import numpy as np
 from scipy import special, stats
 
 import bayesattn as ba
+from tests.statistics import agree
 
 
 def tiny_model(temperature=0.5, heads=(1,), widths=(3, 4), variances=(1.2, 0.9, 1.1), examples=6, features=4, tokens=5):
@@ -56,6 +57,14 @@ def random_network(heads, skips, outputs, width, temperature, seed, examples=30)
         architecture=arch,
         temperature=temperature,
     )
+
+
+def weighed_mean(log_weights, values, least):
+    """Mean of values by draws of weights that are worth so many draws at least, and its standard error."""
+    weights = special.softmax(log_weights)
+    assert 1 / np.sum(weights**2) > least
+    mean = np.tensordot(weights, values, 1)
+    return mean, np.sqrt(np.tensordot(weights**2, (values - mean) ** 2, 1))
 
 
 def exact_scalar_posterior(model, points=400):
@@ -112,3 +121,10 @@ def evidence_of(log_likelihoods):
     weights = np.exp(log_likelihoods - log_likelihoods.max())
     error = weights.std() / weights.mean() / np.sqrt(len(weights))
     return special.logsumexp(log_likelihoods) - np.log(len(weights)), error
+
+
+def require_exact_means(posterior, model):
+    """Means of U and f are those of quadrature."""
+    exact_u, exact_f, _ = exact_scalar_posterior(model)
+    agree(posterior["order_parameter"], exact_u)
+    agree(posterior["prediction"], exact_f)

@@ -61,11 +61,6 @@ def test_a_wrong_table_is_told_in_one_sentence(file, old, new, message):
         ba.load_model(file)
 
 
-def test_a_file_is_checked(file, command):
-    status, _, err = command("init", "--check", str(file))
-    assert (status, err) == (0, "")
-
-
 def test_no_network_is_trained_for_heads_that_are_sampled(tmp_path):
     path = tmp_path / "shots.toml"
     path.write_text(
@@ -89,7 +84,9 @@ def test_a_report_and_figures_of_a_run(zoo, tmp_path):
     assert plots.run_figure(run, "trace").axes
 
 
-def test_theory_says_which_attention_is_preferred(file, command):
+def test_a_file_is_checked_and_theory_says_which_attention_is_preferred(file, command):
+    status, _, err = command("init", "--check", str(file))
+    assert (status, err) == (0, "")
     file.write_text(FILE.replace("width = 3", "width = 20"))  # Its evidence needs no annealing.
     status, out, err = command("theory", str(file), "--json")
     assert (status, err) == (0, "")

@@ -15,7 +15,9 @@ import bayesattn as ba
 from bayesattn.models import TokenAttention
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.sampled_attention import number_of_weights
+from tests import dense
 from tests.models.test_attention_model import some_sites
+from tests.posteriors import weighed_mean
 from tests.statistics import agree, near
 
 KEY = jax.random.key(0)
@@ -127,12 +129,12 @@ def test_network_is_its_definition(case):
 
 def log_joint(model, sites):
     """Log density of weights and labels, from normal densities and loops."""
-    arch = model.architecture
-    names = ["V_0", *(f"V_{layer + 1}" for layer in range(arch.depth)), "a"]
-    deviations = dict(zip(names, np.sqrt(arch.variances), strict=True))
-    prior = sum(stats.norm.logpdf(value, scale=deviations.get(name, 1.0)).sum() for name, value in sites.items())
-    outputs = outputs_by_loops(model, weights_of(model, sites), model.inputs, model.mask)
-    return prior + stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum()
+    whitened = sum(stats.norm.logpdf(value).sum() for name, value in sites.items() if name.startswith("whitened"))
+    return dense.log_prior_of_weights(model.architecture, sites) + whitened + log_likelihood(model, sites)
+
+
+def log_likelihood(model, sites):
+    return dense.log_likelihood(model, outputs_by_loops(model, weights_of(model, sites), model.inputs, model.mask))
 
 
 @jax.jit
@@ -176,20 +178,14 @@ def test_minibatches_scale_the_log_likelihood(masked):
     densities = [joint_of(half, sites) for half in halves]
     assert np.mean(densities) == pytest.approx(float(joint_of(posterior, sites)), rel=1e-12)
     only = model.replace(inputs=model.inputs[[0, 2]], labels=model.labels[[0, 2]], mask=model.mask[[0, 2]])
-    prior = 2 * log_joint(only, sites) - densities[0]
-    likelihood = (densities[0] - prior) / 2
-    outputs = outputs_by_loops(only, weights_of(only, sites), only.inputs, only.mask)
-    expected = stats.norm.logpdf(only.labels, outputs, np.sqrt(model.temperature)).sum()
-    assert likelihood == pytest.approx(expected, rel=1e-10)
+    assert densities[0] == pytest.approx(log_joint(only, sites) + log_likelihood(only, sites), rel=1e-12)
 
 
 def test_permuted_heads_leave_the_outputs(masked):
     _, posterior, sites = masked
     function = jax.jit(lambda sites: posterior.function(sites))
-    whole, swapped = function(sites), dict(sites)
-    for name, value in sites.items():
-        if value.ndim == 3:
-            swapped[name] = value[::-1]
+    whole = function(sites)
+    swapped = {name: value[::-1] if value.ndim == 3 else value for name, value in sites.items()}
     np.testing.assert_allclose(function(swapped), whole, rtol=1e-12)
     for kind in ("V", "whitened_queries", "whitened_keys"):
         alone = sites | {f"{kind}_2": sites[f"{kind}_2"][::-1]}
@@ -227,8 +223,9 @@ def test_only_linear_networks_have_path_inputs():
     model = attention_model(**HIDDEN)
     with pytest.raises(ValueError, match="TokenAttention needs attention on the inputs"):
         TokenAttention.of(model)
-    with pytest.raises(ValueError, match="needs attention on the inputs and linear values"):
-        model.log_density("collapsed")
+    for changes in ({}, {"attention_on": "inputs"}, {"values": "linear"}):
+        with pytest.raises(ValueError, match="needs attention on the inputs and linear values"):
+            model.replace(**changes).log_density("collapsed")
     classes = ba.one_hot([0, 1, 2, 0]).labels
     for changes, keeps in (({}, False), ({"attention_on": "inputs", "values": "linear"}, True)):
         shape = {"labels": classes, "outputs": 3, "likelihood": ba.Categorical(0.7)}
@@ -331,19 +328,14 @@ def test_prior_draws_have_the_mean_square_of_another_programs():
 def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
     model = attention_model(**TINY)
     outputs, predictions, u = prior_outputs(model, 1_000_000)
-    log_weight = stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum(-1)
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    assert 1 / np.sum(weight**2) > 1e4
+    log_weights = stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum(-1)
     tree = ba.sample(model, sampler, "token", chains=4, warmup=1000, draws=5000, seed=3)
     size = tree["posterior"]["order_parameter"][..., 0]
     for draws, values in ((tree["posterior"]["prediction"], predictions), (size, u[:, 0])):
         assert float(arviz_stats.rhat(draws).max()) < 1.02
         for power in (1, 2):
-            exact = weight @ values**power
-            error = np.sqrt(weight**2 @ (values**power - exact) ** 2)
             assert float(arviz_stats.ess(draws**power).min()) > 400
-            agree(draws**power, exact, error)
+            agree(draws**power, *weighed_mean(log_weights, values**power, least=1e4))
 
 
 @pytest.mark.parametrize("likelihood", ["Gaussian", "StudentT"])

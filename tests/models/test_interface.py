@@ -16,7 +16,7 @@ import bayesattn as ba
 from bayesattn.checks.mean_predictor import readout_batches
 from bayesattn.exchangeable import latent_posterior
 from bayesattn.models import Collapsed, LatentModel
-from bayesattn.models.path import network
+from tests import dense
 from tests import zoo as models
 from tests.posteriors import tiny_model
 from tests.samplers.test_elsewhere import REFERENCE, SEED, require_like
@@ -55,14 +55,8 @@ def reference(model, zoo):
 
 @cache
 def mcmc_of(model, parameterisation):
-    mcmc = MCMC(
-        NUTS(model.numpyro(parameterisation)),
-        num_warmup=400,
-        num_samples=DRAWS,
-        num_chains=2,
-        chain_method="sequential",
-        progress_bar=False,
-    )
+    settings = {"num_warmup": 400, "num_samples": DRAWS, "num_chains": 2, "chain_method": "sequential"}
+    mcmc = MCMC(NUTS(model.numpyro(parameterisation)), **settings, progress_bar=False)
     mcmc.run(jax.random.key(3), extra_fields=("energy", "num_steps", "accept_prob"))
     return mcmc
 
@@ -87,23 +81,6 @@ def test_numpyros_chains_are_draws_like_ours(model, reference, parameterisation)
         assert ba.validate(model, tree).verdict in ba.validation.VERDICTS
     same = ba.from_numpyro(dict(mcmc.get_samples(group_by_chain=True)), model, parameterisation)
     np.testing.assert_array_equal(same["sample_stats"]["lp"], tree["sample_stats"]["lp"])
-
-
-@pytest.mark.heavy
-def test_blackjax_draws_like_ours(model, reference):
-    import blackjax
-
-    density = model.log_density()
-    adaptation = blackjax.window_adaptation(blackjax.nuts, density.function)
-    (state, parameters), _ = adaptation.run(KEY, density.initial(KEY), 500)
-    step = blackjax.nuts(density.function, **parameters).step
-
-    def transition(state, key):
-        state, _ = step(key, state)
-        return state, state.position
-
-    vectors = jax.jit(lambda: jax.lax.scan(transition, state, jax.random.split(jax.random.key(5), 2 * DRAWS))[1])()
-    require_like(ba.from_vectors(vectors.reshape(2, DRAWS, -1), model), reference)
 
 
 def test_a_random_walk_of_ones_own_draws_like_ours(model, reference):
@@ -134,13 +111,9 @@ def test_the_log_density_of_weights_is_prior_times_likelihood(parameterisation):
     model = MODELS["one layer"]()
     density, program = model.log_density(parameterisation), model.numpyro(parameterisation)
     vector = density.initial(KEY)
-    weights = density.sites(vector)
-    prior = sum(
-        stats.norm.logpdf(np.asarray(weights[name]), scale=np.sqrt(variance)).sum()
-        for name, variance in zip(("V_0", "V_1", "a"), model.architecture.variances, strict=True)
-    )
-    outputs = np.asarray(network(weights, jnp.asarray(model.path_inputs)))
-    expected = prior + stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum()
+    weights, arch = density.sites(vector), model.architecture
+    outputs = dense.outputs(arch, jax.device_get(weights), model.path_inputs)
+    expected = dense.log_prior_of_weights(arch, weights) + dense.log_likelihood(model, outputs)
     assert density.size == vector.size == sum(value.size for value in weights.values())
     both, step = jax.jit(jax.value_and_grad(density.function)), 1e-6 * np.eye(density.size)[0]
     value, slope = both(vector)
@@ -157,8 +130,8 @@ def test_the_log_density_of_weights_is_prior_times_likelihood(parameterisation):
     sites = {name: value[None, None] for name, value in (weights | {"order_parameter": order_parameter}).items()}
     tree = ba.from_numpyro(sites, model, parameterisation, weights=True)
     assert tree["sample_stats"]["lp"].item() == pytest.approx(expected, rel=1e-12)
-    for name in sites:
-        np.testing.assert_allclose(tree["posterior"][name], sites[name], rtol=1e-12)
+    for name, value in sites.items():
+        np.testing.assert_allclose(tree["posterior"][name], value, rtol=1e-12)
 
 
 def test_other_parts_of_numpyro_take_the_model_too():
@@ -204,10 +177,9 @@ def test_sites_of_another_model_and_single_precision_are_refused():
         ba.from_numpyro(mcmc, model.replace(temperature=0.01), "collapsed")
     density, program = model.log_density("path"), model.numpyro()
     vector = density.initial(KEY)
-    with jax.enable_x64(False):
-        for use in (lambda: density.function(vector), lambda: numpyro.handlers.seed(program, 0)()):
-            with pytest.raises(ba.BayesattnError, match="jax_enable_x64 must be on"):
-                use()
+    for use in (lambda: density.function(vector), numpyro.handlers.seed(program, 0)):
+        with jax.enable_x64(False), pytest.raises(ba.BayesattnError, match="jax_enable_x64 must be on"):
+            use()
 
 
 def test_draws_are_awaited_before_another_program_runs(monkeypatch):
@@ -221,9 +193,7 @@ def test_draws_are_awaited_before_another_program_runs(monkeypatch):
     assert ready == [True]
 
 
-@pytest.mark.parametrize(
-    "key", [pytest.param(jax.random.key(0), id="key", marks=pytest.mark.heavy), jax.random.PRNGKey(0)]
-)
+@pytest.mark.parametrize("key", [pytest.param(KEY, id="key", marks=pytest.mark.heavy), jax.random.PRNGKey(0)])
 def test_predictive_draws_collapsed_coordinates_from_the_prior(key):
     model = MODELS["one layer"]()
     drawn = Predictive(model.numpyro("collapsed"), num_samples=8000)(key)["order_parameter"]
@@ -237,10 +207,7 @@ SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": n
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda m: m.numpyro("paths"),
-            "parameterisation of a Model must be one of .*, got 'paths'; did you mean 'path'",
-        ),
+        (lambda m: m.numpyro("paths"), "parameterisation of a Model must be .*, got 'paths'; did you mean 'path'"),
         (lambda m: m.log_density("latent"), "parameterisation of a Model must be one of .*, got 'latent'"),
         (lambda m: m.replace(tokens=None).numpyro("token"), "parameterisation 'token' needs a model with tokens"),
         (lambda m: ba.from_numpyro(MCMC(NUTS(m.numpyro()), num_warmup=1, num_samples=1), m), "MCMC that has run"),
@@ -248,7 +215,7 @@ SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": n
         (lambda m: ba.from_numpyro({"a": SITES["a"]}, m), "sites must hold V_0, V_1, a, got a, without V_0"),
         (
             lambda m: ba.from_numpyro(SITES | {"V_1": SITES["V_1"][:, :2]}, m),
-            r"sites\['V_1'\] must have shape \(2, 3, 2, 4, 3\), got \(2, 2, 2, 4, 3\)",
+            r"sites\['V_1'\] must have shape \(2, 3, 2, 4, 3\)",
         ),
         (lambda m: ba.from_numpyro(SITES | {"a": SITES["a"] / 0}, m), r"sites\['a'\] must be finite, got nan"),
         (lambda m: ba.from_numpyro(SITES, m, seed=-1), "seed must be a whole number of at least 0, got -1"),

@@ -37,8 +37,8 @@ ONE_OUTPUT = {
 
 
 def integrals(log_prob, cases):
-    """Log integrals of p(label | mean + spread z) p(z), for arrays of means, spreads, labels, scales and draws of z."""
-    size = cases[0].shape[1]
+    """Log integrals of p(label | mean + spread z) p(z); a case has mean, spread, label, scale and draws of z."""
+    size = len(cases[0][0])
     nodes = left_out.standard_nodes(size)
 
     @jax.jit
@@ -49,33 +49,32 @@ def integrals(log_prob, cases):
 
         return left_out.log_integral(log_integrand, drawn[0], drawn[1:], nodes)
 
-    return np.asarray(of(*map(jnp.asarray, cases)))
+    return np.asarray(of(*map(np.array, zip(*cases, strict=True))))
+
+
+def require_close(found, exact):
+    assert np.max(np.abs(found - exact)) < 0.1
+    assert np.sqrt(np.mean((found - exact) ** 2)) < 0.04
 
 
 @pytest.mark.parametrize("name", ONE_OUTPUT)
 def test_integrals_over_one_output_are_those_of_quadrature(name):
     """Points at all scales around both labels, so that the sum is exact; draws of z by its inverse distribution."""
-    rng, means, labels, drawn, exact = np.random.default_rng(0), [], [], [], []
-    scales = np.repeat(SCALES, 4)
+    rng, cases, exact = np.random.default_rng(0), [], []
     steps = np.geomspace(1e-8, 60, 4000)
     around = np.concatenate([-steps[::-1], [0.0], steps])
     log_prob = jax.jit(ONE_OUTPUT[name])
-    for scale in scales:
+    for scale in np.repeat(SCALES, 4):
         mean, label = rng.normal(size=2)
         ends = np.unique(np.concatenate([around, around + label - mean, around - label - mean]))
         points, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
         values = np.asarray(log_prob(label, mean + points, scale)) - points**2 / 2 - np.log(2 * np.pi) / 2
         exact.append(special.logsumexp(values, b=widths))
         ranks = np.cumsum(widths * np.exp(values - exact[-1]))
-        drawn.append(points[np.searchsorted(ranks, rng.uniform(size=7)).clip(max=len(points) - 1)][:, None])
-        means.append([mean])
-        labels.append([label])
-    found = integrals(
-        ONE_OUTPUT[name], [np.array(means), np.ones((len(means), 1, 1)), np.array(labels), scales, np.array(drawn)]
-    )
+        drawn = points[np.searchsorted(ranks, rng.uniform(size=7)).clip(max=len(points) - 1)]
+        cases.append(([mean], np.ones((1, 1)), [label], scale, drawn[:, None]))
     # A draw in ten thousand may leave a mode out; none of these does.
-    assert np.max(np.abs(found - exact)) < 0.1
-    assert np.sqrt(np.mean((found - exact) ** 2)) < 0.04
+    require_close(integrals(ONE_OUTPUT[name], cases), exact)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +87,8 @@ def test_integrals_over_one_output_are_those_of_quadrature(name):
     ],
 )
 def test_integrals_over_several_outputs_are_sums_of_gaussian_ones(log_prob, outputs):
-    rng, means, spreads, labels, drawn, exact = np.random.default_rng(1), [], [], [], [], []
-    scales = np.repeat(SCALES, 3)
-    for number, scale in enumerate(scales):
+    rng, cases, exact = np.random.default_rng(1), [], []
+    for number, scale in enumerate(np.repeat(SCALES, 3)):
         root = rng.normal(size=(outputs, outputs + number % 3 - 1)) if number % 3 else rng.normal(size=(outputs, 5))
         spread = np.linalg.cholesky(root @ root.T + 1e-6 * np.eye(outputs))
         mean, z = rng.normal(size=(2, outputs))
@@ -112,13 +110,10 @@ def test_integrals_over_several_outputs_are_sums_of_gaussian_ones(log_prob, outp
         # Every mode of 3 % or more is known from some draw.
         large = np.flatnonzero(special.softmax(masses) > 0.03)
         chosen = np.append(large, rng.choice(len(terms), 9 - len(large), p=special.softmax(masses)))
-        drawn.append([terms[each][1] + terms[each][2] @ rng.normal(size=outputs) for each in chosen])
+        drawn = [terms[each][1] + terms[each][2] @ rng.normal(size=outputs) for each in chosen]
+        cases.append((mean, spread, label, scale, drawn))
         exact.append(special.logsumexp(masses))
-        means.append(mean)
-        spreads.append(spread)
-        labels.append(label)
-    found = integrals(log_prob, [*map(np.array, (means, spreads, labels)), scales, np.array(drawn)])
+    found = integrals(log_prob, cases)
     known = np.isfinite(found)
     assert np.mean(known) > 0.9
-    assert np.sqrt(np.mean((found - exact)[known] ** 2)) < 0.04
-    assert np.max(np.abs(found - exact)[known]) < 0.1
+    require_close(found[known], np.array(exact)[known])

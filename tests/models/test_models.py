@@ -71,12 +71,12 @@ def test_ready_models_load_with_names_and_groups():
 
 
 def test_a_stranger_brings_arrays(tmp_path):
-    arrays = {"path_inputs": np.ones((5, 4, 3)), "labels": np.ones(5), "test_path_inputs": np.ones((2, 4, 3))}
-    np.savez(tmp_path / "mine.npz", **arrays)
-    file = tmp_path / "mine.toml"
-    file.write_text(
-        'temperature = 0.1\n[architecture]\nwidths = [5, 6, 7]\nheads = [2, 2]\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
+    np.savez(
+        tmp_path / "mine.npz", path_inputs=np.ones((5, 4, 3)), labels=np.ones(5), test_path_inputs=np.ones((2, 4, 3))
     )
+    file = tmp_path / "mine.toml"
+    text = GOOD.replace("width = 3", "widths = [5, 6, 7]\nheads = [2, 2]")
+    file.write_text(text.replace('"hidden_markov"', '"arrays"\nfile = "mine.npz"'))
     model = ba.load_model(file)
     assert model.architecture.widths == (5, 6, 7)
     assert model.test_path_inputs.shape == (2, 4, 3)
@@ -110,11 +110,6 @@ def test_a_bad_model_file_is_explained(tmp_path, text, message):
         ba.load_model(file)
 
 
-def test_an_unknown_model_is_named():
-    with pytest.raises(ValueError, match=r"model must be one of digits, .* got 'hidden_markow'"):
-        ba.load_model("hidden_markow")
-
-
 FIELDS = {
     "path_inputs": np.ones((3, 2, 4)),
     "labels": np.ones(3),
@@ -126,21 +121,13 @@ FIELDS = {
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"path_inputs": np.ones((3, 3, 4))}, "path_inputs must have 2 paths"),
         ({"path_inputs": np.full((3, 2, 4), np.inf)}, "path_inputs must be finite, got inf"),
-        ({"labels": np.ones(4)}, r"labels must have shape \(3,\), got \(4,\)"),
-        ({"labels": np.array([1, 2, np.nan])}, r"labels must be finite, got nan at index \(2,\)"),
         ({"temperature": 0}, "temperature must be a finite number above 0, got 0"),
-        ({"architecture": (2,)}, r"architecture must be a bayesattn\.Architecture, got \(2,\)"),
-        ({"test_path_inputs": np.ones((3, 2, 5))}, r"test_path_inputs must have shape \(examples, paths, 4\)"),
-        ({"test_labels": np.ones(3)}, "test_labels need test_path_inputs"),
         ({"head_names": [["a"]]}, "head_names must name"),
         ({"path_groups": {"x": (2,)}}, r"path_groups\['x'\] must hold paths below 2"),
-        ({"tokens": (np.ones((3, 5, 4)), [np.full((3, 1, 5, 5), 0.2)], "last")}, "heads per layer"),
+        ({"tokens": ba.models.Tokens(np.ones((3, 5, 4)), [np.full((3, 1, 5, 5), 0.2)], "last")}, "heads per layer"),
     ],
 )
 def test_a_bad_model_is_explained(changes, message):
-    if "tokens" in changes:
-        changes = {"tokens": ba.models.Tokens(*changes["tokens"])}
     with pytest.raises(ValueError, match=message):
         ba.Model(**(FIELDS | changes))

@@ -38,9 +38,8 @@ LIGHT = ("three heads, N = 2",)
 def bounded(draws, order=None):
     """Correlations of U and logarithms of its diagonal, dimensions chain, draw, entry; paths in another order if given."""
     values = draws["posterior"]["order_parameter"].values
-    if order is not None:
-        back = np.argsort(order)
-        values = values[:, :, back][..., back]
+    back = np.argsort(np.arange(values.shape[-1]) if order is None else order)
+    values = values[:, :, back][..., back]
     diagonal = np.einsum("cdii->cdi", values)
     scale = np.sqrt(diagonal)
     rows, columns = np.tril_indices(values.shape[-1], -1)
@@ -149,13 +148,9 @@ def test_the_prior_density_is_that_of_the_sampler_however_heads_are_called():
         return bartlett.in_order([first[::-1], last], shapes)
 
     points = np.array([[renamed(point) for point in chain] for chain in posterior["bartlett"].values])
-    values = {
-        "bartlett": (("chain", "draw", "coordinate"), points),
-        "order_parameter": (
-            ("chain", "draw", "path", "other_path"),
-            posterior["order_parameter"].values[:, :, order][..., order],
-        ),
-    }
+    u = posterior["order_parameter"].values[:, :, order][..., order]
+    values = {"bartlett": (("chain", "draw", "coordinate"), points)}
+    values["order_parameter"] = (("chain", "draw", "path", "other_path"), u)
     of_other = xr.DataTree.from_dict({"posterior": xr.Dataset(values)})
     priors = []
     for tree, of in ((drawn, model), (of_other, other)):

@@ -14,24 +14,11 @@ from bayesattn.models.collapsed import WithOutputs
 from bayesattn.prior_draws import from_prior
 from bayesattn.theory.whitening import Whitening
 from tests.conftest import relative_error
+from tests.models.test_own_likelihoods import Laplace
+from tests.posteriors import weighed_mean
 from tests.statistics import agree
 
 NARROW = 0.01
-
-
-class Laplace(ba.Likelihood):
-    """Two-sided exponential noise: its density has a kink, where the curvature is zero or infinite."""
-
-    scale: float
-
-    def log_prob(self, outputs, labels):
-        """log density of each example."""
-        each = -jnp.abs(labels - outputs) / self.scale - jnp.log(2 * self.scale)
-        return each if each.ndim == 1 else each.sum(-1)
-
-    def sample(self, key, outputs):
-        """f plus noise."""
-        return outputs + self.scale * jax.random.laplace(key, outputs.shape)
 
 
 class TwoSpikes(ba.Likelihood):
@@ -49,7 +36,8 @@ class TwoSpikes(ba.Likelihood):
         return outputs + self.scale * jax.random.normal(key, outputs.shape)
 
 
-# Variances of the normal distributions of which each likelihood is a mixture.
+# Variances of the normal distributions of which each likelihood is a mixture. The density of the second has a kink, where
+# the curvature is zero or infinite.
 MIXTURES = {
     "Student": (ba.StudentT(NARROW, 4.0), lambda rng, size: NARROW**2 / (rng.chisquare(4, size) / 4)),
     "Laplace": (Laplace(NARROW), lambda rng, size: 2 * NARROW**2 * rng.exponential(size=size)),
@@ -79,21 +67,14 @@ def exact(model, variances, count=50_000):
     def log_evidence(kept):
         roots = np.linalg.cholesky(covariances[:, kept][:, :, kept])
         residuals = np.linalg.solve(roots, np.broadcast_to(labels[kept, None], (count, len(kept), 1)))[..., 0]
-        return -np.sum(residuals**2, 1) / 2 - np.sum(
-            np.log(np.sqrt(2 * np.pi) * np.diagonal(roots, axis1=1, axis2=2)), 1
-        )
+        diagonal = np.sqrt(2 * np.pi) * np.diagonal(roots, axis1=1, axis2=2)
+        return -np.sum(residuals**2, 1) / 2 - np.sum(np.log(diagonal), 1)
 
     whole = log_evidence(np.arange(size))
-    weights = special.softmax(whole)
-    assert 1 / np.sum(weights**2) > 1000
-    flat = np.asarray(u).reshape(count, -1)
-    mean = weights @ flat
-    left_out, errors = [], []
-    for own in np.split(np.arange(size), model.examples):
-        rest = log_evidence(np.setdiff1d(np.arange(size), own))
-        left_out.append(special.logsumexp(whole) - special.logsumexp(rest))
-        errors.append(np.linalg.norm(weights - special.softmax(rest)))
-    return (mean, np.sqrt(weights**2 @ (flat - mean) ** 2)), (np.array(left_out), np.array(errors))
+    rests = [log_evidence(np.delete(np.arange(size), own)) for own in np.split(np.arange(size), model.examples)]
+    left_out = special.logsumexp(whole) - special.logsumexp(rests, axis=1)
+    errors = np.linalg.norm(special.softmax(whole) - special.softmax(rests, axis=1), axis=1)
+    return weighed_mean(whole, np.asarray(u).reshape(count, -1), least=1000), (left_out, errors)
 
 
 @pytest.mark.filterwarnings("ignore:the log leave-one-out density")

@@ -1,7 +1,5 @@
 """The default sampler: right where posteriors have modes apart; what diagnostics say of chains that stay in one mode."""
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,12 +126,12 @@ def test_round_trips_are_those_of_the_replicas():
 def test_chains_that_have_not_mixed_are_told():
     rng = np.random.default_rng(0)
     good = rng.normal(size=(2, 100, 1, 1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_of_poor_mixing({"order_parameter": good}, 100)
-        warn_of_poor_mixing({"order_parameter": good + np.arange(2)[:, None, None, None]}, 50)  # Too few to judge.
+    apart = good + np.arange(2)[:, None, None, None]
+    # Warnings are errors in the tests.
+    warn_of_poor_mixing({"order_parameter": good}, 100)
+    warn_of_poor_mixing({"order_parameter": apart}, 50)  # Too few to judge.
     with pytest.warns(UserWarning, match=r"chains have not mixed: R-hat is 1\.[1-9]"):
-        warn_of_poor_mixing({"order_parameter": good + np.arange(2)[:, None, None, None]}, 100)
+        warn_of_poor_mixing({"order_parameter": apart}, 100)
     walks = np.cumsum(rng.normal(size=(2, 400, 3)), axis=1)
     with pytest.warns(UserWarning, match="chains have not mixed"):
         warn_of_poor_mixing({"order_parameter": np.tile(good, (1, 4, 1, 1)), "prediction": walks}, 400)

@@ -10,12 +10,7 @@ from tests.posteriors import tiny_model
 from tests.statistics import agree
 
 JOB = {"sampler": "hmc", "chains": 2, "warmup": 200, "draws": 1500}
-FEW = {
-    "MOST_COORDINATES_FOR_HESSIAN": 10,
-    "STEPS_PER_ROUND": 24,
-    "LEAPFROG_STEPS": 4,
-    "STEPS_BETWEEN_DRAWS": 3,
-}
+FEW = {"MOST_COORDINATES_FOR_HESSIAN": 10, "STEPS_PER_ROUND": 24, "LEAPFROG_STEPS": 4, "STEPS_BETWEEN_DRAWS": 3}
 
 
 @pytest.fixture

@@ -66,10 +66,7 @@ def test_draws_are_those_of_this_version(sampler, parameterisation):
         for name, values in draws_of(sampler, parameterisation).items():
             expected = stored[f"{sampler} {parameterisation} {name}"]
             same = values.shape == expected.shape and np.abs(values - expected).max() <= CLOSE * np.abs(expected).max()
-            assert same, (
-                f"draws of {name} by {sampler} ({parameterisation}) have changed: if they are meant to, raise"
-                " bayesattn.samplers.DRAWS_VERSION and store these draws anew"
-            )
+            assert same, f"draws of {name} have changed: if they are meant to, raise DRAWS_VERSION and store them anew"
 
 
 def main():

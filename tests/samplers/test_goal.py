@@ -13,6 +13,7 @@ from bayesattn.samplers import goal as goals
 from bayesattn.samplers.goal import Goal, least_ess
 from tests.killed_run import BLOCK
 from tests.posteriors import tiny_model
+from tests.test_runs import StopAfter
 
 JOB = {"chains": 2, "warmup": 100, "draws": 600, "seed": 3, "progress": False}
 TARGET = 200
@@ -48,20 +49,22 @@ def require_first_draws(tree, whole):
     return kept
 
 
+def least_of(whole, draws=None):
+    entry = whole["posterior"]["order_parameter"].isel(draw=slice(draws))[..., 0, 0]
+    return min(float(arviz_stats.ess(entry, method=method)) for method in ("bulk", "tail"))
+
+
 def first_look(whole, target):
     """The first count of draws looked at that has the target, by ArviZ."""
     look = 100
-    while look <= 600:
-        drawn = whole["posterior"]["order_parameter"].isel(draw=slice(look))[..., 0, 0]
-        if min(float(arviz_stats.ess(drawn, method=method)) for method in ("bulk", "tail")) >= target:
-            return look
+    while least_of(whole, look) < target:
         look = int(np.ceil(1.25 * look))
-    return None
+        assert look <= 600
+    return look
 
 
 def test_a_target_stops_where_every_machine_stops(model, whole, monkeypatch):
     wanted = first_look(whole, TARGET)
-    assert wanted is not None
     assert 100 < wanted < 600
     assert require_first_draws(ba.sample(model, **JOB, target_ess=TARGET), whole) == wanted
     # Looks that come late, while blocks go on, find the same.
@@ -71,9 +74,8 @@ def test_a_target_stops_where_every_machine_stops(model, whole, monkeypatch):
 
 
 def test_a_target_out_of_reach_says_how_far_draws_are(model, whole):
-    entry = whole["posterior"]["order_parameter"][..., 0, 0]
-    least = min(float(arviz_stats.ess(entry, method=method)) for method in ("bulk", "tail"))
-    with pytest.warns(UserWarning, match=f"600 of 600 draws .* effective sample size is {least:.0f}, target_ess = 1e"):
+    told = f"600 of 600 draws .* effective sample size is {least_of(whole):.0f}, target_ess = 1e"
+    with pytest.warns(UserWarning, match=told):
         tree = ba.sample(model, **JOB, target_ess=1e6)
     assert require_first_draws(tree, whole) == 600
 
@@ -97,32 +99,20 @@ def over_after(draws):
 
 
 def test_the_clock_runs(model):
-    job = ba.samplers.Job(chains=1)
-    goal = Goal(job, max_seconds=0.05)
+    goal = Goal(ba.samplers.Job(chains=1), max_seconds=0.05)
     assert not goal.enough(0)
     time.sleep(0.06)
     assert goal.enough(0)
 
 
-class Interrupt:
-    def __init__(self, steps):
-        self.steps, self.done = steps, {}
-
-    def __call__(self, event):
-        self.done[event.chain] = event.done
-        if sum(self.done.values()) >= self.steps:
-            raise KeyboardInterrupt
-
-
 def test_draws_of_an_interrupted_call_are_returned_on_request(model, whole):
-    job = JOB | {"progress": Interrupt(500)}
     with pytest.warns(UserWarning, match=r"interrupted: \d+ of 600 draws of each chain are there"):
-        kept = require_first_draws(ba.sample(model, **job, on_interrupt="return"), whole)
-    assert 0 < kept < 300
+        tree = ba.sample(model, **JOB | {"progress": StopAfter(500)}, on_interrupt="return")
+    assert 0 < require_first_draws(tree, whole) < 300
     with pytest.raises(KeyboardInterrupt):
-        ba.sample(model, **JOB | {"progress": Interrupt(500)})
+        ba.sample(model, **JOB | {"progress": StopAfter(500)})
     with pytest.raises(KeyboardInterrupt):  # There are none yet.
-        ba.sample(model, **JOB | {"progress": Interrupt(10)}, on_interrupt="return")
+        ba.sample(model, **JOB | {"progress": StopAfter(10)}, on_interrupt="return")
 
 
 def test_thinned_chains_stop_at_draws_that_are_kept(model):
