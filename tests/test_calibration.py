@@ -1,5 +1,7 @@
 """Calibration of samplers, and that it finds those that are wrong."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -43,6 +45,14 @@ def model():
 @pytest.fixture(scope="module")
 def simulations(model):
     return calibration.simulate(model, 200, seed=1)
+
+
+@pytest.mark.parametrize(("p", "effective", "holds"), [(1.0, 1.0, False), (1.01, 1.0, True), (1.0, 0.1, None)])
+def test_ranks_are_uniform_above_the_threshold(p, effective, holds):
+    """Only a quantity of independent draws fails a sampler."""
+    found = calibration.Calibration(["a", "b"], np.zeros((1, 2), int), 9, np.ones(2), np.array([1.0, effective]), None)
+    p_values = np.array([0.5, p * found.threshold])
+    assert dataclasses.replace(found, p_values=p_values).holds is holds
 
 
 @pytest.mark.heavy

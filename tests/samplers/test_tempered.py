@@ -200,6 +200,17 @@ def test_neighbours_exchange_places_by_the_ratio_of_their_likelihoods():
         np.testing.assert_allclose(probability, [1.0, np.exp(-299.7), 1.0])
 
 
+@pytest.mark.parametrize("length", [1e-9, 3.0])
+def test_a_trajectory_says_how_many_gradients_it_took(length):
+    """One at its beginning and one a leap, of which there is at least one."""
+    key, step, scale = jax.random.key(1), jnp.array(0.4), jnp.ones(3)
+    share = jax.random.uniform(jax.random.split(key, 3)[1])
+    moved = tempered._trajectory(
+        lambda position, _: position @ position / 2, length, (key, 0 * scale, scale[0], step, scale)
+    )
+    assert moved.gradients == 1 + max(1, np.ceil(2 * length / step * share))
+
+
 def test_powers_are_placed_where_exchanges_are_rejected_equally_often():
     powers = jnp.array([1.0, 0.5, 0.25, 0.0])
     np.testing.assert_allclose(tempered._even_powers(powers, jnp.full(3, 0.4)), powers, atol=1e-12)
