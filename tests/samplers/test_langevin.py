@@ -34,7 +34,7 @@ UNADJUSTED = {"mclmc": Mclmc, "ula": Ula}
 KERNELS = ADJUSTED | UNADJUSTED
 TRAJECTORIES = ("underdamped", "adjusted_mclmc")
 """Samplers whose step is a whole trajectory."""
-STEPS = {"mala": 40, "barker": 30, "underdamped": 1, "adjusted_mclmc": 1, "mclmc": 20, "ula": 20}
+STEPS = {"mala": 40, "barker": 30, "underdamped": 1, "adjusted_mclmc": 1, "mclmc": 20, "ula": 200}
 
 
 def array_of(draws):
