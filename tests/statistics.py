@@ -40,10 +40,10 @@ def mean_of(draws: xr.DataArray) -> Mean:
     return Mean(draws.mean(("chain", "draw")).values, error, (deviation / error) ** 2 / DRAWS_PER_DEGREE, deviation)
 
 
-def p_values(draws: xr.DataArray, other: xr.DataArray | np.ndarray | float, error: np.ndarray | float = 0.0):
+def p_values(draws: xr.DataArray, other: xr.DataArray | np.ndarray | float, error=0.0, degrees=np.inf):
     """Two-sided p-values of each entry, and the standard deviations that would be found with probability `POWER`."""
     one = mean_of(draws)
-    two = mean_of(other) if isinstance(other, xr.DataArray) else Mean(np.asarray(other), np.asarray(error), np.inf, 0)
+    two = mean_of(other) if isinstance(other, xr.DataArray) else Mean(np.asarray(other), np.asarray(error), degrees, 0)
     total = np.hypot(one.error, two.error)
     # Welch and Satterthwaite.
     degrees = total**4 / (one.error**4 / one.degrees + two.error**4 / two.degrees)
@@ -57,14 +57,15 @@ def agree(
     draws: xr.DataArray,
     other: xr.DataArray | np.ndarray | float,
     error: np.ndarray | float = 0.0,
+    degrees: float = np.inf,
     *,
     finds: float = FINDS,
 ) -> None:
-    """Assert that means of draws are those of other draws, or exact ones with an error of their own.
+    """Assert that means of draws are those of other draws, or others with an error of their own, of so many degrees.
 
     Asserts too that there are draws enough: a difference of `finds` standard deviations would be found.
     """
-    p, found = p_values(draws, other, error)
+    p, found = p_values(draws, other, error, degrees)
     likely(p)
     assert np.all(found <= finds), f"differences below {np.max(found):.2f} standard deviations might not be found"
 

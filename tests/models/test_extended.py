@@ -218,10 +218,15 @@ def test_theory_at_finite_width_has_one_answer(mixed):
 
 def test_evidence_by_both_routes(mixed):
     model = mixed[0].replace(width=100)
-    by_importance, by_annealing = ba.theory.evidence(model), ba.theory.evidence(model, particles=64)
-    assert {by_importance.method, by_annealing.method} == {"importance sampling", "annealing"}
-    error = np.hypot(by_importance.error, by_annealing.error)
-    near(by_importance.log_evidence, by_annealing.log_evidence, error, 8 - 1, finds=1)
+    by_importance = ba.theory.evidence(model)
+    annealed = [ba.theory.evidence(model, particles=64, seed=seed) for seed in range(5)]
+    assert {each.method for each in annealed} == {"annealing"} != {by_importance.method}
+    # Each error is from 8 islands.
+    mean, error = (
+        np.mean([each.log_evidence for each in annealed]),
+        np.sqrt(np.mean([each.error**2 for each in annealed]) / 5),
+    )
+    near(by_importance.log_evidence, mean, np.hypot(by_importance.error, error), 5 * (8 - 1), finds=0.25)
 
 
 def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
