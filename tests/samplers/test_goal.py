@@ -5,6 +5,7 @@ import time
 import arviz_stats
 import numpy as np
 import pytest
+import xarray as xr
 
 import bayesattn as ba
 from bayesattn import runs
@@ -185,3 +186,14 @@ def test_entries_of_u_count_once_and_those_of_a_latent_all():
         goals.entries({"order_parameter": drawn}, 40), drawn[:, :40][..., [0, 1, 1], [0, 0, 1]]
     )
     assert least_ess(np.ones((2, 50, 1))) == least_ess(rng.normal(size=(2, 3, 1))) == 0
+
+
+@pytest.mark.parametrize("warned", [False, True])
+def test_poor_mixing_begins_below_the_fewest_effective_draws(monkeypatch, recwarn, warned):
+    """At the threshold itself nothing is said, nor of an entry that never changes."""
+    latent = np.random.default_rng(0).normal(size=(2, 400, 3))
+    latent[:, :, 1] = 1.0
+    least = float(arviz_stats.ess(xr.DataArray(latent[:, :, ::2], dims=("chain", "draw", "entry"))).min())
+    monkeypatch.setattr(goals, "FEWEST_EFFECTIVE_DRAWS", np.nextafter(least, np.inf) if warned else least)
+    goals.warn_of_poor_mixing({"latent": latent}, 400)
+    assert [f"sample size {least:.0f}," in str(each.message) for each in recwarn] == [True] * warned

@@ -1,5 +1,6 @@
 """Evidence by importance sampling and by annealing against quadrature, prior draws and closed forms."""
 
+import importlib
 import runpy
 from pathlib import Path
 
@@ -271,3 +272,14 @@ def test_routes_agree_and_approach_the_gp_limit(hidden_markov_model):
             assert sampled.method == "importance sampling"
             right([cooled], sampled.log_evidence, sampled.error, finds=1)
             assert sampled.reliable
+
+
+def test_blocks_of_importance_sampling_are_of_different_draws(monkeypatch):
+    """Repeated draws would leave the value what it is, and its stated error too small."""
+    module, drawn = importlib.import_module("bayesattn.theory.evidence"), []
+    honest = module._log_weights
+    monkeypatch.setattr(module, "_log_weights", lambda *arguments: drawn.append(honest(*arguments)) or drawn[-1])
+    monkeypatch.setattr(module, "TARGET_ERROR", 0.0)
+    assert ba.theory.evidence(tiny_model(1.0, widths=(12, 12))).reliable
+    assert len(drawn) == module.MOST_BLOCKS
+    assert len(np.unique(drawn)) == np.size(drawn)
