@@ -217,6 +217,7 @@ BAD = {
     "heads must be a sequence of numbers with an entry for each layer, got None": {"heads": None},
     "readout must be one of 'last', 'first', 'mean', got 'all'": {"readout": "all"},
     "mask must leave each sequence a token": {"mask": np.zeros((4, 3), bool)},
+    "test_mask must leave each sequence a token": {"test_mask": np.zeros((5, 3), bool)},
     "test_labels need test_inputs, got None for the latter": NO_TEST | {"test_labels": [1.0]},
     "watched need test_inputs": NO_TEST | {"watched": (0,)},
     r"watched\[0\] must be a whole number of at most 4, got 5": {"watched": (5,)},
@@ -237,7 +238,7 @@ def test_bad_input_is_refused_in_one_sentence():
     fields = {name: getattr(good, name) for name in ("inputs", "labels", "test_inputs", "test_mask")}
     fields |= {"heads": (2,), "widths": (3, 3), "key_width": 2, "temperature": 0.5}
     for message, changes in BAD.items():
-        with pytest.raises(ba.BayesattnError, match=message):
+        with pytest.raises(ba.BayesattnError, match=f"^{message}"):
             ba.AttentionModel(**fields | changes)
 
 
