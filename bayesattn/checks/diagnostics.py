@@ -42,11 +42,12 @@ QUANTITY_NAMES = {
     "order_parameter": "U",
     "latent": "z",
     "prediction": "predictions",
+    "readout": "readouts",
     "energy": "the energy",
     "lp": "the log posterior",
 }
 """Name of each watched quantity in sentences."""
-WATCHED_QUANTITIES = "U or z, predictions, energy and log posterior"
+WATCHED_QUANTITIES = "U or z, predictions, readouts, energy and log posterior"
 
 
 @dataclass(frozen=True, repr=False)

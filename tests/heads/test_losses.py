@@ -124,12 +124,16 @@ def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model
         means = np.array([each.mean for each in moments])
         spread = np.sqrt([each.variance + TEMPERATURE for each in moments])
         log_densities = special.logsumexp(stats.norm.logpdf(of.test_labels, means, spread), 0) - np.log(len(moments))
-        return np.mean(np.sign(means.mean(0)) == of.test_labels), np.mean(log_densities)
+        doubtful = np.abs(means.mean(0)) < 4 * means.std(0) / np.sqrt(len(means))
+        return np.mean(np.sign(means.mean(0)) == of.test_labels), np.mean(log_densities), np.mean(doubtful)
 
     whole, (rest, *of_rest) = exact[0], exact[1]
     rest = rest.replace(test_path_inputs=model.test_path_inputs[:, 1:], test_labels=model.test_labels)
     before, after = scores(*whole), scores(rest, *of_rest)
-    assert heads.accuracy_lost[0] == pytest.approx(before[0] - after[0], abs=1.5 / model.test_examples)
+    # Examples near the boundary may be on either side of it.
+    doubtful = before[2] + after[2]
+    assert doubtful < 0.1
+    assert heads.accuracy_lost[0] == pytest.approx(before[0] - after[0], abs=doubtful)
     assert heads.log_score_lost[0] == pytest.approx(before[1] - after[1], abs=0.03)
 
 

@@ -277,7 +277,7 @@ def test_a_short_run_keeps_all_weights_and_what_follows_from_them(signs, run):
         **{"chain": 2, "draw": 8, "path": 2, "other_path": 2, "test_example": 2, "width_1": 2, "feature": 3},
         **{"head_1": 2, "readout_width": 3, "key_feature": 2, "sequence": 1, "query": 3, "key": 3},
     }
-    assert np.ptp(draws["queries_1"].values, axis=1).min() > 0
+    assert np.ptp(draws["queries_1"].values, axis=(0, 1)).min() > 0
     for draw in range(8):
         weights = {str(name): values.values[1, draw] for name, values in draws.data_vars.items()}
         np.testing.assert_allclose(

@@ -151,7 +151,9 @@ def test_errors_of_left_out_labels_are_told():
     model = model_of(TwoSpikes(0.1))
     with pytest.warns(UserWarning, match=r"chains have not mixed: R-hat is [1-9]\.\d+ "):
         draws = ba.sample(model, warmup=200, draws=200, seed=1, progress=False)
-    assert ba.diagnostics.diagnose(draws).worst["rhat"] == "readout"
+    found = ba.diagnostics.diagnose(draws)
+    assert found.worst["rhat"] == "readout"
+    assert any(note.startswith(f"R-hat (of readouts) is {found.rhat:.4f}, above") for note in found.warnings())
     with pytest.warns(UserWarning, match=r"example \d has a Monte Carlo error of 0\.\d+, above 0\.05, and \d of 4"):
         values = ba.with_groups(draws, "log_likelihood")["log_likelihood"]["labels"]
     weights = xr.DataArray(np.exp(values.values.min() - values.values), dims=("chain", "draw", "example"))

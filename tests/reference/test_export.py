@@ -81,7 +81,10 @@ def test_an_entry_of_posteriordb_meets_its_rules(name, thin, tmp_path, monkeypat
     posterior = json.loads((tmp_path / f"posteriors/{data_name}-{program}.json").read_text())
     references = "reference_posteriors/draws"
     info = json.loads((tmp_path / references / f"info/{posterior['name']}.info.json").read_text())
+    # The bounds of ESS have a level of 5 %, so draws of another processor may miss them.
+    within = info["checks_made"].pop("ess_within_bounds")
     assert all(info["checks_made"].values()), info["checks_made"]
+    assert within or min(info["diagnostics"]["effective_sample_size_bulk"]) > 9000
     draws = packed(f"{references}/draws/{posterior['name']}.json")
     assert len(draws) == 10
     assert {len(values) for chain in draws for values in chain.values()} == {1000}
