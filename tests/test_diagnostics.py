@@ -10,7 +10,7 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn.checks.diagnostics import Diagnostics, diagnose, summary
-from bayesattn.checks.mixing import FEWEST_DRAWS, moments
+from bayesattn.checks.mixing import FEWEST_DRAWS, FEWEST_DRAWS_FOR_TAILS, moments, tail_shapes
 from bayesattn.checks.verdict import doubts_about
 
 
@@ -159,3 +159,13 @@ def test_no_advice_is_to_use_the_parameterisation_in_use():
     ):
         [said] = [warning for warning in diagnose(draws).warnings() if "divergent" in warning]
         assert said == f"1 divergent transitions: raise target_accept_prob{more}"
+
+
+def test_tails_have_a_shape_from_enough_draws_on():
+    """Of a Pareto law its own, and none of fewer draws, of draws that are not finite, and of draws that do not vary."""
+    draws = np.random.default_rng(0).pareto(2.0, (4, 2, FEWEST_DRAWS_FOR_TAILS // 2))
+    draws[2, 0, 0], draws[3] = np.inf, 1.0
+    shapes = tail_shapes(draws)
+    assert 0.2 < shapes[0] < 0.9
+    assert np.isfinite(shapes).tolist() == [True, True, False, False]
+    assert np.isnan(tail_shapes(draws[:, :, 1:])).all()
