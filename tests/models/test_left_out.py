@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from bayesattn.models import left_out
+from bayesattn.models import left_out, quadrature
 
 SCALES = (1.0, 0.1, 0.03, 0.01, 0.001)
 normal = jax.scipy.stats.norm.logpdf
@@ -133,3 +133,19 @@ def test_a_fit_moves_a_component_to_its_points_and_makes_it_a_little_wider():
     np.testing.assert_allclose(fitted.scales[0], scales[0])
     np.testing.assert_allclose(fitted.scales[1] @ fitted.scales[1].T, covariance, rtol=1e-6)
     np.testing.assert_allclose(fitted.shares, [left_out.PRIOR_SHARE, 1 - left_out.PRIOR_SHARE], atol=1e-3)
+
+
+@pytest.mark.parametrize("width", [1e-4, 0.02, 3.0])
+@pytest.mark.parametrize("centre", [0.0, 2.5, -7.0])
+def test_a_mode_at_a_known_value_is_resolved_on_both_sides(centre, width):
+    """The midpoint rule's own error: intervals grow by a factor of 1.4 with the distance from the mode."""
+
+    @jax.jit
+    def integrals_of(centre):
+        routes = (quadrature.log_integral, quadrature.mean_and_variance)
+        return [route(lambda x: np.log(2) + normal(x, centre, width), centre[None]) for route in routes]
+
+    log_integral, (mean, variance) = integrals_of(jnp.array(centre))
+    assert abs(log_integral - np.log(2)) < 0.02
+    assert abs(mean - centre) < 0.02 * width
+    assert variance == pytest.approx(width**2, rel=0.05)
