@@ -19,7 +19,10 @@ COMPARISONS = 40_000
 """Most entries that all tests compare in one run; the run says how many it was (`tests/costs.py`)."""
 POWER = 0.9
 FINDS = 0.5
-"""Difference that a comparison must find with probability `POWER`, in standard deviations of the draws."""
+"""Difference that a comparison must find with probability `POWER`, in standard deviations of the draws.
+
+A test that asks for another one asks for half more than its draws would show: effective sizes differ between processors.
+"""
 DRAWS_PER_DEGREE = 10
 made = 0
 """Number of entries that this process has compared."""

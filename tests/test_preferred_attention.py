@@ -144,7 +144,7 @@ def require_stated_error(model, queries_and_keys, order, most, finds):
 
 def test_laplaces_error_with_two_layers_is_small():
     model, heads = case("two layers")
-    require_stated_error(model.replace(width=20, temperature=0.1), heads, "laplace", 0.1, finds=0.25)
+    require_stated_error(model.replace(width=20, temperature=0.1), heads, "laplace", 0.1, finds=0.35)
 
 
 @pytest.mark.heavy

@@ -70,7 +70,7 @@ def test_a_predictor_without_a_head_is_the_mean_over_networks_without_it(model):
     readout = pruning.posterior_readout(model, order_parameters)
     kept = [i for i, (first, second) in enumerate(model.architecture.path_heads()) if first == 0 and second != 0]
     expected = np.einsum("epf,pf->e", model.test_path_inputs[:, kept], readout[kept])
-    near(outputs.mean(0), expected, outputs.std(0) / np.sqrt(len(outputs)), finds=0.07)
+    near(outputs.mean(0), expected, outputs.std(0) / np.sqrt(len(outputs)), finds=0.1)
 
 
 def test_orders_of_removal(model, weights):

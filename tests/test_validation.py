@@ -45,7 +45,7 @@ def reference_validation(model, reference_draws):
 def test_good_path_at_width_ten(reference_draws, hidden_markov):
     """A long independent run gave 14.86 +- 0.03 for U_00; the saddle point says 13.37."""
     entry = reference_draws["posterior"]["order_parameter"].isel(GOOD_PATH)
-    agree(entry, 14.86, 0.03, finds=0.2)
+    agree(entry, 14.86, 0.03, finds=0.3)
     found = mean_of(entry)
     assert abs(found.value - hidden_markov["order_parameter_10"][0, 0]) > 10 * found.error
 
@@ -75,7 +75,7 @@ def test_accuracy_on_other_test_examples(model, hidden_markov_model, reference_v
 @pytest.mark.parametrize("parameterisation", ["path", "collapsed"])
 def test_good_path_at_width_ten_at_length(model, parameterisation):
     draws = ba.sample(model, parameterisation=parameterisation, warmup=300, draws=1000)
-    agree(draws["posterior"]["order_parameter"].isel(GOOD_PATH), 14.86, 0.03, finds=0.3)
+    agree(draws["posterior"]["order_parameter"].isel(GOOD_PATH), 14.86, 0.03, finds=0.45)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_mean_predictor_by_two_routes(model, reference_draws, reference_validati
     batches = np.tensordot(reference_validation.readouts, model.test_path_inputs, ((1, 2), (1, 2)))
     drawn = reference_draws["posterior"]["prediction"]
     error = batches.std(0, ddof=1) / np.sqrt(len(batches))
-    agree(drawn, batches.mean(0), error, len(batches) - 1, finds=0.25)
+    agree(drawn, batches.mean(0), error, len(batches) - 1, finds=0.4)
 
 
 def test_a_wrong_temperature_fails(model, reference_draws):

@@ -66,7 +66,7 @@ def test_evidence_lost_is_that_of_prior_draws(exact, draws):
     whole, *rests = (evidence_of(log_likelihoods) for *_, log_likelihoods in exact)
     found = ba.head_losses(draws)
     lost, error = np.array([(whole[0] - rest[0], np.hypot(whole[1], rest[1])) for rest in rests]).T
-    near(found.evidence, lost, np.hypot(error, found.evidence_error), BRIDGE_DEGREES, finds=0.4)
+    near(found.evidence, lost, np.hypot(error, found.evidence_error), BRIDGE_DEGREES, finds=0.55)
     assert np.all(found.rhat < 1.05)
     assert [*found.summary().index] == [(1, "1"), (1, "2"), (1, "3")]
 
@@ -252,7 +252,7 @@ def test_a_bridge_between_normal_densities():
         return bridge(forward, log_density(second, 0, 1) - log_density(second, 1.5, 2) - 3)
 
     log_ratios, errors = np.array([found(seed) for seed in range(60)]).T
-    near(log_ratios.mean(), np.log(2) + 3, np.linalg.norm(errors) / len(errors), finds=0.05)
+    near(log_ratios.mean(), np.log(2) + 3, np.linalg.norm(errors) / len(errors), finds=0.06)
     law, total = stats.chi2(len(errors)), np.sum(((log_ratios - np.log(2) - 3) / errors) ** 2)
     likely([law.cdf(total), law.sf(total)])
 

@@ -122,7 +122,7 @@ def test_chains_agree_with_weighed_prior_draws(draws, model):
     assert weighed[-1] > 1000
     annealed = anneal(model, islands=16, particles=128)
     assert annealed.reliable
-    require_posterior(draws, model, weighed, annealed, finds=0.2)
+    require_posterior(draws, model, weighed, annealed, finds=0.25)
     assert annealed.draws["posterior"]["queries_1"].shape[:2] == (16, 128)
     with pytest.raises(ba.BayesattnError, match=r"islands must be .* at least 2"):
         anneal(model, islands=1)
@@ -151,11 +151,11 @@ def test_groups_and_the_model_of_draws(draws, model):
     assert tree["prior"]["prediction"].shape == (1, 1000, 5)
     prior = tree["prior"]["order_parameter"].values[0]
     diagonal = np.einsum("dpp->dp", prior)
-    near(diagonal.mean(0), 1, diagonal.std(0) / np.sqrt(1000), finds=0.35)
+    near(diagonal.mean(0), 1, diagonal.std(0) / np.sqrt(1000), finds=0.5)
     scores = ba.heads(draws)
     assert "heads of a layer are exchangeable" in scores.note
     assert "exchangeable" in repr(scores)
-    near(*scores.scores, np.hypot(*scores.error), finds=0.15)
+    near(*scores.scores, np.hypot(*scores.error), finds=0.2)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_predictions_of_classes_are_those_of_the_draws(drawn):
     assert relative_error(whole.values.ravel(), log_prob) < 1e-10
     share = (replicated > 0).mean(("chain", "draw")).values
     error = np.sqrt(training.probabilities * (1 - training.probabilities) / len(training.draws[0]) / 2)
-    near(share, training.probabilities, error, finds=0.07)
+    near(share, training.probabilities, error, finds=0.1)
     labels = groups["prior_predictive"]["labels"].values
     assert set(np.unique(labels)) == {*np.unique(model.labels)}
     assert "prediction" in groups["prior"]
@@ -252,5 +252,5 @@ def test_leave_one_out_of_classes_is_that_of_refits(drawn):
     pointwise = groups["log_likelihood"]["labels"]
     ratios = np.exp(-pointwise)
     drawn_by = mean_of((ratios / ratios.mean(("chain", "draw"))).sum("example"))
-    near(float(found.elpd), exact, np.hypot(drawn_by.error, exact_error), drawn_by.degrees, finds=0.8)
+    near(float(found.elpd), exact, np.hypot(drawn_by.error, exact_error), drawn_by.degrees, finds=0.9)
     assert float(found.pareto_k.max()) < 0.85

@@ -51,7 +51,7 @@ def gaussian_draws(name, draws=1500):
 
 def require_moments(z, mean, deviation):
     standard = array_of((z - mean) / deviation)
-    agree(standard, 0)
+    agree(standard, 0, finds=0.7)
     agree(standard**2, 1)
 
 
@@ -94,10 +94,10 @@ def test_the_bias_of_ula_is_seen_and_is_what_theory_says():
     z, states = chains(kernel, jnp.zeros(20), 50, 4000)
     squares = (z**2).mean(-1, keepdims=True)
     exact = 1 / (1 - step / 2)
-    agree(array_of(squares), exact, finds=0.1)
+    agree(array_of(squares), exact, finds=0.15)
     stated = mean_of(array_of(kernel.bias(squares, (np.asarray(states.half.z) ** 2).mean(-1, keepdims=True))))
     # To leading order: the estimate leaves out terms of order eps^2.
-    near(stated.value, exact - 1, stated.error, stated.degrees, allowed=step**2 / 4, finds=0.005)
+    near(stated.value, exact - 1, stated.error, stated.degrees, allowed=step**2 / 4, finds=0.007)
     assert stated.value > 10 * stated.error
 
 

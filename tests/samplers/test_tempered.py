@@ -188,7 +188,7 @@ def drawn(warm):
 def test_means_are_those_of_weighed_prior_draws(warm, drawn):
     u = drawn["posterior"]["order_parameter"]
     assert float(arviz_stats.ess(u).min()) > 200
-    agree(u, *by_importance(warm, seed=1))
+    agree(u, *by_importance(warm, seed=1), finds=0.8)
 
 
 def test_neighbours_exchange_places_by_the_ratio_of_their_likelihoods():

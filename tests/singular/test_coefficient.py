@@ -71,10 +71,10 @@ def test_one_path_by_quadrature(one_path):
     exact = np.array([by_quadrature(one_path.model.replace(temperature=float(np.exp(each)))) for each in logs])
     ends = [-1, 16, 0]
     degrees = one_path.ess / DRAWS_PER_DEGREE
-    near(one_path.value, exact[ends], one_path.error, degrees, finds=0.15)
+    near(one_path.value, exact[ends], one_path.error, degrees, finds=0.2)
     near(one_path.slope, np.gradient(exact, logs)[ends], one_path.slope_error, degrees, finds=0.1)
     means = [np.trapezoid(exact[part], logs[part]) / np.log(100) for part in (slice(16, 33), slice(0, 17))]
-    near(one_path.between.value, means, one_path.between.error, degrees.min(), finds=0.1, allowed=0.005)
+    near(one_path.between.value, means, one_path.between.error, degrees.min(), finds=0.12, allowed=0.005)
 
 
 def test_limit_is_that_of_the_law(one_path):
@@ -153,7 +153,7 @@ def test_noise_on_a_narrow_network(noisy):
     squares = np.sum((np.einsum("ehf,cdof->cdeo", inputs, readout) - labels) ** 2, axis=(-1, -2))
     estimate = learning_coefficient_of(squares, model)
     error = np.hypot(estimate.error, noisy.error[-1])
-    near(estimate.value, noisy.value[-1], error, estimate.ess / DRAWS_PER_DEGREE, finds=0.2)
+    near(estimate.value, noisy.value[-1], error, estimate.ess / DRAWS_PER_DEGREE, finds=0.3)
     assert estimate.rhat < 1.1
     assert estimate.error > noisy.error[-1] / 2
 
@@ -189,7 +189,7 @@ def test_reweighted_prior_draws_of_several_outputs_with_a_skip_and_labels():
     found = ba.learning_coefficient(model, 0.3, **SHORT)
     assert found.best_fit.how == "found"
     mean, error = by_prior_draws(model, found.best_fit.square)
-    near(found.value, mean, np.hypot(found.error, error), found.ess / DRAWS_PER_DEGREE, finds=0.4)
+    near(found.value, mean, np.hypot(found.error, error), found.ess / DRAWS_PER_DEGREE, finds=0.5)
 
 
 def test_any_number_of_examples():
@@ -226,7 +226,7 @@ def test_the_luckiest_minibatch_is_not_the_best_fit(rank_one, noise):
     with pytest.warns(UserWarning, match=r"below S\* = .* \(found\): state noise, 0 if each loss is of all examples"):
         unsaid = learning_coefficient_of(losses, model)
     for found in (unsaid, learning_coefficient_of(losses, model, noise=noise)):
-        near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=1.5)
+        near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=1.8)
     with pytest.warns(UserWarning, match=r"\(given\): state noise"):
         assert learning_coefficient_of(losses, model, best_fit=least).value == pytest.approx(unsaid.value)
     # Said to be of all examples, the least of them is attained.
@@ -240,7 +240,7 @@ def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
     """Without a word of noise where S* was found; a search that ended above them is caught by losses said to be exact."""
     model, least, losses = rank_one
     found = learning_coefficient_of(losses, model)
-    near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=0.2)
+    near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=0.25)
     monkeypatch.setattr("bayesattn.singular.best_fit.least_squares", lambda model, seed: least + 0.3)
     assert learning_coefficient_of(losses, model, noise=0).value == pytest.approx(
         np.mean(losses - losses.min()) / (2 * model.temperature)

@@ -59,7 +59,7 @@ def test_table_of_heads():
     assert table.index.tolist() == [(1, "1"), (1, "2")]
     assert found.alone[1] == pytest.approx(0)
     assert found.alone[0] > 0.5
-    near(table["used"].iloc[1], 0, table["used_error"].iloc[1], finds=0.01)
+    near(table["used"].iloc[1], 0, table["used_error"].iloc[1], finds=0.015)
     assert table["used"].iloc[0] > 0.8
     np.testing.assert_allclose(table["misfit"], [model.labels @ model.labels, 0], atol=1e-12)
     assert "whole network" in repr(found)

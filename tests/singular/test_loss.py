@@ -53,5 +53,5 @@ def test_losses_of_examples(outputs, examples):
     keys = jax.random.split(jax.random.key(0), 20_000)
     outputs_drawn = np.asarray(drawn_outputs(process, factor, keys))
     drawn = np.sum((labels.reshape(-1) - outputs_drawn).reshape(len(keys), examples, outputs) ** 2, 2) / (2 * 0.5)
-    for values, exact, finds in ((drawn, mean, 0.1), ((drawn - drawn.mean(0)) ** 2, variance, 0.2)):
+    for values, exact, finds in ((drawn, mean, 0.1), ((drawn - drawn.mean(0)) ** 2, variance, 0.3)):
         near(values.mean(0) / exact, 1, values.std(0) / exact / np.sqrt(len(drawn)), finds=finds)

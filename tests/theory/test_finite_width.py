@@ -141,7 +141,7 @@ def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model, chain
     model = hidden_markov_model(100)
     draws = ba.sample(model, chains=chains, warmup=100, draws=draws)["posterior"]["order_parameter"]
     # First order in 1/N: relative corrections of a few 1/N remain.
-    deviations_agree(draws, ba.theory.finite_width(model).order_parameter_variance, finds=0.2, allowed=0.05)
+    deviations_agree(draws, ba.theory.finite_width(model).order_parameter_variance, finds=0.3, allowed=0.05)
 
 
 @pytest.mark.parametrize("about", [pytest.param("mode", marks=pytest.mark.heavy), "saddle"])
