@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,6 +19,7 @@ from bayesattn.checks import validation
 from bayesattn.checks.accuracy import accuracy_on
 from bayesattn.checks.comparison import along_directions, joint_p_of, next_order
 from bayesattn.checks.predicted import predicted
+from bayesattn.checks.scaling import scaling
 from bayesattn.checks.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 from tests.statistics import agree, likely, mean_of
@@ -433,3 +435,18 @@ def test_figure_shows_what_it_says(reference_validation):
     assert {"Accuracy of the mean predictor", "Kernel alignment", "U at N = 10: draws"} <= set(titles)
     scales = {image.get_clim() for axes in figure.findobj(Axes) for image in axes.images}
     assert len(scales) == 1
+
+
+@pytest.mark.parametrize("scatter", [0.0, 0.3])
+def test_the_slope_of_deviations_is_that_of_weighted_least_squares(scatter):
+    """Its error is inflated if the points do not lie on a line; deviations below three errors do not count."""
+    widths = np.array([10, 20, 50, 100, 200])
+    off = scatter * np.array([1.0, -1.0, -1.0, 1.0, 0.5])
+    errors = 0.001 * np.array([1.0, 2.0, 1.0, 0.5, 0.2])
+    deviations = 2 / widths * np.exp(off + 0.001 * np.array([1, 2, -1, 1, -2]))
+    points = [*zip(widths, deviations, errors, strict=True), (400, 0.01, 0.004)]
+    found = scaling([SimpleNamespace(width=w, relative_deviation=d, relative_error=e) for w, d, e in points])
+    covariance = True if scatter else "unscaled"
+    fit = np.polyfit(np.log(widths), np.log(deviations), 1, w=deviations / errors, cov=covariance)
+    assert (found.slope, found.error) == pytest.approx((fit[0][0], np.sqrt(fit[1][0, 0])), rel=1e-9)
+    assert found.widths == tuple(widths)

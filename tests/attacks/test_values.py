@@ -272,6 +272,13 @@ def test_the_bytes_that_a_model_needs_are_those_of_its_weights():
     assert more == 8 * 8 * weights
     assert bytes_needed(model, "token") - bytes_needed(model, "path") == 8 * 6 * 5 * 5**2  # Attention.
     assert bytes_needed(model, "collapsed") == bytes_needed(model.replace(width=10**6), "collapsed")
+    settings = {"heads": (2, 3), "widths": (3, 3, 3), "key_width": 1, "temperature": 0.5}
+    sampled = ba.AttentionModel(
+        inputs=np.ones((4, 3, 2)) * np.arange(1, 5)[:, None, None], labels=np.ones(4), **settings
+    )
+    more = bytes_needed(sampled, "collapsed", chains=3) - bytes_needed(sampled, "collapsed", chains=2)
+    # All queries of the first layer and one of the last, path inputs, K; and the gradients of these.
+    assert more == 8 * 2 * (4 * (2 * 3 * 3 + 3 * 3 + 6 * 2) + 4 * 4)
 
 
 def test_memory_counts_labels_of_all_outputs_and_no_more_rows_than_are_looked_at():
