@@ -138,8 +138,11 @@ def test_bad_weights_requests_are_named(zoo):
     model, tree = zoo_model("layers"), zoo.draws("layers", LONG)
     bare = type(tree).from_dict({"posterior": tree["posterior"].to_dataset()})
     without = tree.map_over_datasets(lambda node: node.drop_vars("bartlett", errors="ignore"))
+    some = tree.isel(draw=slice(0, 3))
+    needed = 8 * model.architecture.number_of_weights(model.features) * tree["posterior"].sizes["chain"] * 3
+    collapsed.weights(some, model, max_bytes=needed)
     for draws, of, settings, message in (
-        (tree, model, {"max_bytes": 100}, "raise thin or max_bytes"),
+        (some, model, {"max_bytes": needed - 1}, "raise thin or max_bytes"),
         (tree, model, {"thin": 0}, "thin must be a whole number of at least 1, got 0"),
         (tree, tiny_model(), {}, r"model must be the one that draws are of, got one with heads = \[1\], not \[2, 2\]"),
         (bare, tiny_model(), {}, "draws must come from this model, got 14 Bartlett coordinates, expected 2"),

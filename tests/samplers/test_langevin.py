@@ -77,6 +77,16 @@ def test_a_trajectory_may_follow_another_gradient():
     assert np.mean(states.accept_prob) < np.mean(right.accept_prob) - 0.1
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_step_has_the_key_of_another(name):
+    """Or noise would be the same in each step, which a chain of an unadjusted sampler need not show in its mean."""
+    kernel = KERNELS[name](potential_fn=lambda z: z @ z / 2, steps=1)
+    states, sample = [kernel.init(jax.random.key(0), 0, jnp.ones(2))], jax.jit(kernel.sample)
+    for _ in range(2):
+        states.append(sample(states[-1], (), {}))
+    assert len({str(state.rng_key) for state in states}) == 3
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", UNADJUSTED)
 def test_unadjusted_samplers_on_a_gaussian_are_off_by_the_bias_that_they_state(name):
