@@ -25,7 +25,7 @@ from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 from tests.statistics import agree, likely, mean_of
 
 GOOD_PATH = {"path": 0, "other_path": 0}
-DRAWS = 400
+DRAWS = 1000
 """Of each chain on the reference task."""
 
 
@@ -185,7 +185,7 @@ def flagged(statement):
     return float(found[1]), float(found[2])
 
 
-@pytest.mark.parametrize("count", [150, DRAWS])
+@pytest.mark.parametrize("count", [400, DRAWS])
 def test_what_is_compatible_exceeds_what_would_have_been_flagged_only_with_the_reason(
     without_test_examples, reference_draws, count
 ):

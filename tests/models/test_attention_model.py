@@ -130,6 +130,7 @@ def test_chains_agree_with_weighed_prior_draws(draws, model):
         anneal(model, particles=2)
 
 
+@pytest.mark.filterwarnings("ignore:the variance of f has a heavy tail")
 def test_predictions_are_the_mean_over_draws_of_those_given_queries_and_keys(draws, model):
     found = ba.predict(draws, model.test_inputs)
     kept = draws["posterior"]["prediction"]
