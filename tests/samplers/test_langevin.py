@@ -228,16 +228,20 @@ def test_minibatches_have_the_whole_gradient_on_average(model):
     """Those of one example, and the one of all examples, which is not too large."""
     posterior, count = path.Path.of(model), len(model.labels)
     sites = posterior.initial(jax.random.key(0))
-    gradient = jax.jit(jax.grad(lambda sites, posterior: posterior.log_density(sites)))
-    whole, all_examples = (gradient(sites, each) for each in (posterior, posterior.minibatch(jnp.arange(count))))
-    of_one = [gradient(sites, posterior.minibatch(jnp.array([example]))) for example in range(count)]
+    whole = jax.jit(jax.grad(posterior.log_density))(sites)
+    of = jax.jit(jax.grad(lambda sites, chosen: posterior.minibatch(chosen).log_density(sites)))
+    of_all, of_one = of(sites, np.arange(count)), [of(sites, np.array([example])) for example in range(count)]
     for name, expected in whole.items():
-        np.testing.assert_allclose(all_examples[name], expected, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(of_all[name], expected, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(np.mean([each[name] for each in of_one], 0), expected, rtol=1e-9, atol=1e-11)
-    made = kernel("sgld", path.Path, {"steps": 1, "minibatch": count})
-    made.init(jax.random.key(0), 0, sites, (posterior,))
+
+    def begun(minibatch):
+        made = kernel("sgld", path.Path, {"steps": 1, "minibatch": minibatch})
+        return jax.eval_shape(lambda key: made.init(key, 0, sites, (posterior,)), jax.random.key(0))
+
+    begun(count)
     with pytest.raises(ValueError, match=f"minibatch must be at most the number of examples, {count}, got {count + 1}"):
-        kernel("sgld", path.Path, {"steps": 1, "minibatch": count + 1}).init(jax.random.key(0), 0, sites, (posterior,))
+        begun(count + 1)
 
 
 @pytest.mark.heavy
