@@ -40,7 +40,7 @@ LONG = (
 """Experiments that take longest, run by the heavy tests alone; here their laws are tested one by one."""
 FEWER = {
     masked: {"LENGTHS": masked.LENGTHS[:2]},
-    bridge: {"SEQUENCES": 2, "REPLICATES": 500},
+    bridge: {"REPLICATES": 2000},
     descent: {"SEQUENCES": 400, "POPULATION": 20_000, "BATCHES": 10},
 }
 """Sizes of experiments that find their wrong laws with fewer draws too."""

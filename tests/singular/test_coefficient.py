@@ -158,6 +158,7 @@ def test_noise_on_a_narrow_network(noisy):
     assert estimate.error > noisy.error[-1] / 2
 
 
+@pytest.mark.filterwarnings("ignore:chains have not mixed")
 def test_a_found_best_fit_is_lowered_by_draws(monkeypatch):
     """A search that stops early is caught by the chains."""
     model = network((1,), (1, 2), 2, outputs=2, labels=np.random.default_rng(3).normal(size=(2, 2)))

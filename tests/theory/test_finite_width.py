@@ -136,7 +136,7 @@ def deviations_agree(draws, variance, *, finds, allowed):
     near(np.sqrt(variance) / sampled, 1, error / sampled, degrees, finds=finds, allowed=allowed)
 
 
-@pytest.mark.parametrize(("chains", "draws"), [(2, 400), pytest.param(4, 1000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(("chains", "draws"), [(2, 1000), pytest.param(4, 2000, marks=pytest.mark.heavy)])
 def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model, chains, draws):
     model = hidden_markov_model(100)
     draws = ba.sample(model, chains=chains, warmup=100, draws=draws)["posterior"]["order_parameter"]
