@@ -23,7 +23,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "planted"
 PLACES = ("theory", "kernels", "likelihoods", "models", "samplers", "checks", "runs", "attention", "network")
-LINES = ("FAILED", "ERROR ")
 PYTEST = (sys.executable, "-m", "pytest", "--numprocesses=0", "--quiet", "-p", "no:cacheprovider")
 SECONDS = 600
 """After which a fault counts as not found."""
@@ -156,7 +155,8 @@ def failing(room, tests, seconds):
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "programs"))
     command = [*PYTEST, "--exitfirst", *tests]
     run = subprocess.run(command, cwd=room, env=environment, capture_output=True, text=True, timeout=seconds)
-    named = [line.split(" - ")[0].split(maxsplit=1)[1] for line in run.stdout.splitlines() if line[:6] in LINES]
+    lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    named = [line.split(" - ")[0].split(maxsplit=1)[1] for line in lines]
     return (named or [f"exit status {run.returncode}"])[0] if run.returncode else None
 
 
@@ -185,7 +185,7 @@ def plant(count, seed, commit, skip):
     room, stored = BUILD / f"room-{name}", BUILD / f"found-{name}.json"
     shutil.rmtree(room, ignore_errors=True)
     room.mkdir(parents=True)
-    for revision, places in (("HEAD", []), (commit, ["tests"]))[: 2 if commit else 1]:
+    for revision, places in [("HEAD", []), *([(commit, ["tests"])] if commit else [])]:
         for place in places:
             shutil.rmtree(room / place)
         archive = subprocess.run(["git", "archive", revision, *places], cwd=ROOT, capture_output=True, check=True)

@@ -50,10 +50,13 @@ def p_values(draws: xr.DataArray, other: xr.DataArray | np.ndarray | float, erro
     total = np.hypot(one.error, two.error)
     # Welch and Satterthwaite.
     degrees = total**4 / (one.error**4 / one.degrees + two.error**4 / two.degrees)
-    found = (stats.t.isf(LEVEL / COMPARISONS / 2, degrees) + stats.norm.isf(1 - POWER)) * total
-    return 2 * stats.t.sf(np.abs(one.value - two.value) / total, degrees), found / np.maximum(
-        one.deviation, two.deviation
-    )
+    deviation = np.maximum(one.deviation, two.deviation)
+    return 2 * stats.t.sf(np.abs(one.value - two.value) / total, degrees), detectable(total, degrees) / deviation
+
+
+def detectable(error, degrees):
+    """Difference that would be found with probability `POWER`."""
+    return (stats.t.isf(LEVEL / COMPARISONS / 2, degrees) + stats.norm.isf(1 - POWER)) * np.asarray(error)
 
 
 def agree(
@@ -82,7 +85,7 @@ def near(found, expected, error, degrees=np.inf, *, finds: float, allowed=0.0) -
     """
     beyond = np.maximum(np.abs(np.asarray(found) - np.asarray(expected)) - allowed, 0)
     likely(2 * stats.t.sf(beyond / error, degrees))
-    seen = np.max((stats.t.isf(LEVEL / COMPARISONS / 2, degrees) + stats.norm.isf(1 - POWER)) * np.asarray(error))
+    seen = np.max(detectable(error, degrees))
     assert seen <= finds, f"differences below {seen:.2g} might not be found"
 
 

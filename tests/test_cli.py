@@ -305,11 +305,13 @@ def test_images_are_trained_pruned_and_validated(run, shown, tmp_path, monkeypat
     assert (tmp_path / "out" / "prune-trained" / "figure.png").stat().st_size > 10_000
     unpainted()
     status, out, err = run(
-        "validate", "trained.toml", "--width", "40", *QUICK, "--also-on", "digits[8-9]", "--out", "validated"
+        *("validate", "trained.toml", "--width", "40", *QUICK, "--draws", "600"),
+        *("--also-on", "digits[8-9]", "--out", "validated"),
     )
     assert (tmp_path / "validated" / "result.json").is_file(), err
     content = json.loads((tmp_path / "validated" / "result.json").read_text())
     assert status == VERDICTS.index(content["verdict"]), err
+    assert all(result["usable"] for result in content["results"])
     assert len(content["theory"][0]["temperatures"]) == 6
     assert 0 <= content["also_on"][0]["digits[8-9]"]["draws"] <= 1
     assert "temperature by evidence" in out

@@ -267,15 +267,15 @@ def test_attention_maps_are_kept_whatever_else_is(model):
 
 
 def test_particles_of_no_likelihood_count_for_nothing():
-    """Poisson rates of outputs of a hundred overflow: half of the prior draws have log density minus infinity."""
+    """Poisson rates of outputs of a hundred overflow: most prior draws have log density minus infinity."""
     rng = np.random.default_rng(0)
-    data = {"inputs": 100 * np.abs(rng.normal(size=(3, 4, 2))), "labels": [1.0, 0, 3], "likelihood": ba.Poisson()}
+    data = {"inputs": 100 * rng.normal(size=(3, 4, 2)), "labels": [1.0, 0, 3], "likelihood": ba.Poisson()}
     counts = ba.AttentionModel(**data, key_width=1, heads=(1,), widths=(3, 3), variances=(4.0, 4.0, 400.0))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         annealed = anneal(counts, "token", islands=2, particles=64, moves=1)
     assert np.isfinite(annealed.log_evidence)
-    assert 32 < annealed.died < annealed.particles == 128
+    assert 64 < annealed.died < annealed.particles == 128
     assert f"died          {annealed.died} of 128 draws" in repr(annealed)
     differ = np.ptp(annealed.islands) > 1
     assert [str(each.message)[:30] for each in warned] == ["log p(Y) of the 2 islands diff"] * int(differ)
