@@ -90,7 +90,7 @@ def find_mode(
     if start is None and narrow(shapes):
         start = rough_saddle_point(process, arch, max_steps).point
     if start is None:
-        start = unwhiten(np.zeros(size), shapes, problem.widths)
+        start = jnp.asarray(unwhiten(np.zeros(size), shapes, problem.widths))
     elif narrow(shapes) or len(start) != size:
         full = layer_shapes(arch, full=True)
         strengths = strengths_of_rows(process.features, arch)
