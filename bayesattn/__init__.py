@@ -15,25 +15,27 @@ else:
     os.environ["JAX_ENABLE_X64"] = "1"  # JAX reads the variable when it is imported.
 
 if TYPE_CHECKING:
-    from bayesattn import attention, exchangeable, models, reference, runs, samplers, singular, tasks, theory
+    from bayesattn import attention, models, samplers, tasks, theory
     from bayesattn._util.errors import BayesattnError
     from bayesattn.architecture import Architecture
-    from bayesattn.attention_model import AttentionModel
-    from bayesattn.checks import calibration, diagnostics
-    from bayesattn.checks.grading import grade
-    from bayesattn.checks.validation import Validation, validate
+    from bayesattn.checks import diagnostics
+    from bayesattn.checks.validate import validate
+    from bayesattn.checks.validation import Validation
     from bayesattn.classes import one_hot
     from bayesattn.dataset import Dataset
-    from bayesattn.head_posterior import combining_width, head_losses, heads, path_correlations, remove_heads
+    from bayesattn.jobs import runs
     from bayesattn.joining import concat
     from bayesattn.likelihoods import Categorical, Gaussian, Likelihood, Poisson, StudentT
-    from bayesattn.model import Model
-    from bayesattn.models import collapsed, load_model
+    from bayesattn.models import AttentionModel, Model, collapsed
     from bayesattn.models.interface import from_numpyro, from_vectors
     from bayesattn.prediction import score
     from bayesattn.predictive import predict, with_groups
+    from bayesattn.questions import calibration, exchangeable, reference, singular
+    from bayesattn.questions.grading import grade
+    from bayesattn.questions.heads import combining_width, head_losses, heads, path_correlations, remove_heads
+    from bayesattn.questions.singular import learning_coefficient, learning_coefficient_of
     from bayesattn.samplers import sample
-    from bayesattn.singular import learning_coefficient, learning_coefficient_of
+    from bayesattn.tasks.load import load_model
 
     __version__: str
 
@@ -82,52 +84,65 @@ __all__ = [
 ]
 _HOMES = {
     "Architecture": "architecture",
-    "AttentionModel": "attention_model",
+    "AttentionModel": "models",
     "BayesattnError": "_util.errors",
     "Categorical": "likelihoods",
     "Dataset": "dataset",
     "Gaussian": "likelihoods",
     "Likelihood": "likelihoods",
-    "Model": "model",
+    "Model": "models",
     "Poisson": "likelihoods",
     "StudentT": "likelihoods",
     "Validation": "checks.validation",
+    "calibration": "questions",
+    "cli": "jobs",
     "collapsed": "models",
-    "combining_width": "head_posterior",
+    "combining_width": "questions.heads",
+    "concat": "joining",
+    "diagnostics": "checks",
+    "exchangeable": "questions",
     "from_numpyro": "models.interface",
     "from_vectors": "models.interface",
-    "grade": "checks.grading",
-    "head_losses": "head_posterior",
-    "heads": "head_posterior",
-    "concat": "joining",
-    "learning_coefficient": "singular",
-    "learning_coefficient_of": "singular",
-    "load_model": "models",
+    "grade": "questions.grading",
+    "head_losses": "questions.heads",
+    "heads": "questions.heads",
+    "learning_coefficient": "questions.singular",
+    "learning_coefficient_of": "questions.singular",
+    "load_model": "tasks.load",
     "one_hot": "classes",
-    "path_correlations": "head_posterior",
+    "path_correlations": "questions.heads",
+    "plots": "jobs",
     "predict": "predictive",
-    "remove_heads": "head_posterior",
+    "preferred_attention": "questions",
+    "reference": "questions",
+    "remove_heads": "questions.heads",
+    "report": "jobs",
+    "runs": "jobs",
     "sample": "samplers",
     "score": "prediction",
-    "validate": "checks.validation",
+    "singular": "questions",
+    "study": "jobs",
+    "sweep": "jobs",
+    "validate": "checks.validate",
     "with_groups": "predictive",
 }
-"""Module that defines each public name, for names that are not modules themselves."""
+"""Module or package that defines each public name, for names that are not beside this file."""
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version("bayesattn")
-    if name in _HOMES:
-        return getattr(import_module(f"bayesattn.{_HOMES[name]}"), name)
-    if name.isidentifier() and not name.startswith("_"):
-        for module in (f"bayesattn.{name}", f"bayesattn.checks.{name}"):
-            try:
-                return import_module(module)
-            except ModuleNotFoundError as error:
-                if error.name != module:
-                    raise
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        if name in __all__:
+            return import_module(f"bayesattn.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = f"bayesattn.{_HOMES[name]}"
+    # Whoever takes draws opens folders of runs too, and those are a floor above.
+    import_module("bayesattn.jobs.runs")
+    try:
+        return getattr(import_module(home), name)
+    except AttributeError:
+        return import_module(f"{home}.{name}")
 
 
 def __dir__() -> list[str]:

@@ -23,13 +23,15 @@ from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
-from bayesattn.model import has_fixed_attention
 from bayesattn.models import collapsed
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.left_out import require_integrated
+from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.origin import described_in
+from bayesattn.models.prior_draws import from_prior
 from bayesattn.models.trees import (
     DRAW_VARIABLES,
     Draws,
@@ -38,9 +40,7 @@ from bayesattn.models.trees import (
     order_parameters_in,
     require_finite,
 )
-from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.prediction import PosteriorPrediction
-from bayesattn.prior_draws import from_prior
 from bayesattn.samplers.goal import DRAWS_AT_FIRST_CHECK
 from bayesattn.theory import bartlett
 

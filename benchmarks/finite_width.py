@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import bayesattn as ba
-from bayesattn.checks import study
-from bayesattn.plots.style import palette
+from bayesattn.jobs import study
+from bayesattn.jobs.plots.style import palette
 
 WIDTHS = [10, 30, 100, 300, 1000]
 

@@ -33,7 +33,7 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn.checks.diagnostics import diagnose
-from bayesattn.plots.style import palette
+from bayesattn.jobs.plots.style import palette
 from bayesattn.samplers.smc import anneal
 from bayesattn.tasks import HiddenMarkov
 from bayesattn.theory.predictor import right

@@ -33,9 +33,9 @@ from jax.flatten_util import ravel_pytree
 import bayesattn as ba
 from bayesattn import models
 from bayesattn._util.text import with_error
+from bayesattn.jobs.plots import save
+from bayesattn.jobs.plots.style import palette
 from bayesattn.network import network
-from bayesattn.plots import save
-from bayesattn.plots.style import palette
 
 CHAINS = 10
 ARCHITECTURES = {

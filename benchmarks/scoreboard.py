@@ -26,8 +26,8 @@ import numpyro.infer.autoguide as guides
 import optax
 
 import bayesattn as ba
-from bayesattn.checks.grading import BIASED, CANNOT_TELL, MARGIN, RIGHT, Grade
-from bayesattn.reference.posteriors import Reference
+from bayesattn.questions.grading import BIASED, CANNOT_TELL, MARGIN, RIGHT, Grade
+from bayesattn.questions.reference.posteriors import Reference
 from bayesattn.samplers import SAMPLERS
 
 CHAINS, WARMUP, DRAWS = 4, 500, 2000

@@ -34,8 +34,8 @@ from mails import mails
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.checks.pruning import MOST_ACCURACY_LOST
-from bayesattn.head_posterior import predicted_losses
+from bayesattn.questions.heads import predicted_losses
+from bayesattn.questions.pruning import MOST_ACCURACY_LOST
 
 LAYER, FEATURES, TOKENS, WIDTH, TEMPERATURE = 5, 24, 64, 10, 0.1
 RIDGES = 10.0 ** np.arange(-3, 5)

@@ -11,8 +11,8 @@ from traitlets.config import Config
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from bayesattn.cli import app
-from bayesattn.plots.style import png
+from bayesattn.jobs.cli import app
+from bayesattn.jobs.plots.style import png
 from reproductions.figures import figure
 from reproductions.page import markdown
 from reproductions.stored import file_of, read

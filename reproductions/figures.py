@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bayesattn.plots.style import MARKERS, legend_below, literal, palette, save, whole_numbers
+from bayesattn.jobs.plots.style import MARKERS, legend_below, literal, palette, save, whole_numbers
 from reproductions.stored import file_of, read
 
 COLUMNS, PANEL = 3, (4.6, 4.4)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from bayesattn._util.text import printable
 from bayesattn.checks.verdict import DOES_NOT_HOLD, HOLDS
-from bayesattn.cli.screen import say, screen
+from bayesattn.jobs.cli.screen import say, screen
 from reproductions.page import counted, numbers, reason
 from reproductions.registry import PAPERS
 from reproductions.results import MISSING, NOT_REPRODUCED, OPEN, QUALIFIED, REPRODUCED, Outcome

@@ -15,7 +15,7 @@ from jax._src.lax import lax
 import bayesattn as ba
 from bayesattn import cli
 from bayesattn._util import random
-from bayesattn.cli.compiled import compile_quickly, processor
+from bayesattn.jobs.cli.compiled import compile_quickly, processor
 from bayesattn.samplers.program import program
 from tests.costs import Costs
 

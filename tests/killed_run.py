@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from bayesattn import runs
-from bayesattn.runs import store
+from bayesattn.jobs.runs import store
 from bayesattn.samplers import blocks as block_runner
 from tests.disk import Disk, dying
 from tests.posteriors import tiny_model

@@ -45,7 +45,7 @@ def _call(files, cwd, environment, function, *arguments):
 
 def run_command(*arguments):
     """What the command does with these arguments."""
-    from bayesattn.cli import main
+    from bayesattn.jobs.cli import main
 
     sys.argv = ["bayesattn", *map(str, arguments)]
     main()

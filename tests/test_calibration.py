@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from blackjax.mcmc import barker
 
-from bayesattn.checks import calibration
 from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.models import collapsed
+from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, langevin
 from tests.posteriors import tiny_model
 

@@ -20,17 +20,17 @@ from typer.main import get_command
 import bayesattn as ba
 from bayesattn import cli, runs
 from bayesattn._util.progress import Bars
-from bayesattn.checks import calibration
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.predicted import predicted
-from bayesattn.checks.pruning import require_prunable
 from bayesattn.checks.ranks import least_tail, uniform_probability
-from bayesattn.checks.validation import VERDICTS
-from bayesattn.cli import screen
-from bayesattn.cli.compiled import keep_compiled
-from bayesattn.cli.prune import _mean
-from bayesattn.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES, _entries_shown, _print_entries
-from bayesattn.plots import style
+from bayesattn.checks.verdict import VERDICTS
+from bayesattn.jobs.cli import screen
+from bayesattn.jobs.cli.compiled import keep_compiled
+from bayesattn.jobs.cli.prune import _mean
+from bayesattn.jobs.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES, _entries_shown, _print_entries
+from bayesattn.jobs.plots import style
+from bayesattn.questions import calibration
+from bayesattn.questions.pruning import require_prunable
 from bayesattn.samplers import pilot
 from bayesattn.theory import problem
 from tests.processes import Started, run_command
@@ -66,7 +66,7 @@ width = 8
 """
 """Path inputs have the shapes of those of SMALL, so that both share their compiled programs."""
 # The command has the name of its module.
-THEORY = importlib.import_module("bayesattn.cli.theory")
+THEORY = importlib.import_module("bayesattn.jobs.cli.theory")
 QUICK = ("--warmup", "60", "--draws", "150")
 
 
@@ -272,7 +272,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     def dishonest(model, tree, **how):
         return honest(model, tree, **how | {"prediction": predicted(model.replace(temperature=1.0))})
 
-    monkeypatch.setattr("bayesattn.checks.validation.validate", dishonest)
+    monkeypatch.setattr("bayesattn.checks.validate.validate", dishonest)
     status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
@@ -281,7 +281,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     def not_converged(*_, **__):
         raise ba.theory.NotConverged("no saddle point was found", None)
 
-    monkeypatch.setattr("bayesattn.checks.validation.validate", not_converged)
+    monkeypatch.setattr("bayesattn.checks.validate.validate", not_converged)
     status, _, err = run(*command)
     assert (status, err) == (2, "bayesattn: no saddle point was found\n")
 
@@ -350,7 +350,7 @@ def test_calibrate_asks_about_a_narrow_network_too(
         return calibration.JointTest(["U 1,1"], np.zeros(1), level)
 
     monkeypatch.setattr(calibration, "joint_test", tested)
-    monkeypatch.setattr("bayesattn.cli.calibrate.bars", lambda quiet: shown.append(Bars(False)) or shown[-1])
+    monkeypatch.setattr("bayesattn.jobs.cli.calibrate.bars", lambda quiet: shown.append(Bars(False)) or shown[-1])
     ended, out, err = run("calibrate", "small.toml", "--sampler", "nuts", "--sampler", "hmc", *arguments)
     assert ended == status, err
     assert fits(out)
@@ -370,7 +370,7 @@ def test_calibrate_asks_about_a_narrow_network_too(
 
 def test_sweeps_fit_the_screen(shown, tmp_path, monkeypatch):
     """What they would cost, and how they ended, without drawing anything."""
-    sweep = pytest.importorskip("bayesattn.sweep")
+    sweep = pytest.importorskip("bayesattn.jobs.sweep")
     (tmp_path / "sweep.toml").write_text('[settings]\nmodel = "small.toml"\n[grid]\nwidth = [10, 1000]\n')
     rows = [sweep.Estimate(name, "new", 123456, 98765.4, 43.2, 10**11, True) for name in ("width=10", "width=1000")]
     monkeypatch.setattr(sweep, "estimates", lambda *_: rows)

@@ -1,7 +1,11 @@
 """The house: who imports whom, and which libraries, by the source alone; extras that are not installed."""
 
 import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -13,44 +17,20 @@ from bayesattn._util import extras as _extras
 from bayesattn.tasks import load_images
 
 PACKAGE = Path(__file__).parents[1] / "bayesattn"
-FLOORS = [
-    names.split()
-    for names in (
-        "_util",
-        "architecture attention classes labels posterior checks.ranks",
-        "kernels likelihoods",
-        "theory",
-        "compressed",
-        "gather",
-        "dataset network tasks",
-        "tokens",
-        "attention_model model network_posterior",
-        "models",
-        "joining samplers",
-        "checks.accuracy checks.alignment checks.calibration checks.comparison checks.diagnostics checks.mean_predictor"
-        " checks.mixing checks.pruning checks.scaling checks.temperature",
-        "head_posterior plots checks.grading checks.predicted prediction predictive prior_draws preferred_attention"
-        " reference runs singular checks.statements checks.validation checks.verdict",
-        "exchangeable checks.study sweep",
-        "report",
-        "cli",
-    )
-]
-"""A module imports those of its own floor and of the floors below."""
 HOMES = {
     "PIL": {"tasks.images"},
     "blackjax": {"samplers.langevin", "samplers.smc"},
-    "dask": {"gather", "sweep"},
-    "distributed": {"sweep"},
-    "jinja2": {"report"},
-    "matplotlib": {"plots", "report"},
+    "dask": {"gather", "jobs.sweep"},
+    "distributed": {"jobs.sweep"},
+    "jinja2": {"jobs.report"},
+    "matplotlib": {"jobs.plots", "jobs.report"},
     "numpyro": {"models", "samplers"},
-    "optax": {"preferred_attention", "tasks.training"},
+    "optax": {"questions.preferred_attention", "tasks.training"},
     "pooch": {"tasks.images"},
     "sklearn": {"tasks.images"},
-    "torch": {"attention"},
-    "typer": {"cli"},
-    "zarr": {"compressed", "runs"},
+    "torch": {"tasks.pretrained"},
+    "typer": {"jobs.cli"},
+    "zarr": {"compressed", "jobs.runs"},
     "equinox": {"likelihoods", "models"},
 }
 """The only modules that import a library, with what stands below them."""
@@ -81,38 +61,37 @@ def imported_by(name):
     return [*imports(ast.parse(FILES[name].read_text()).body)]
 
 
-@cache
-def of_this_package(name):
-    found = set()
-    for imported in imported_by(name):
-        package, _, module = imported.partition(".")
-        if package == PACKAGE.name:
-            found.add(module if module in FILES else module.rpartition(".")[0])
-    return found - {name}
-
-
 def users_of(*libraries):
     return {name for name in FILES for imported in imported_by(name) if imported.partition(".")[0] in libraries}
 
 
-def test_no_module_imports_itself_by_way_of_others():
-    graph = {name: of_this_package(name) for name in FILES}
-    while free := {name for name, needs in graph.items() if not needs & graph.keys()}:
-        graph = {name: needs for name, needs in graph.items() if name not in free}
-    assert graph == {}
-
-
-def floor_of(name):
-    parts = name.split(".")
-    above = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-    return next(floor for floor, names in enumerate(FLOORS) if above & {*names})
-
-
-def test_imports_point_downwards():
-    names = FILES.keys() - {""}
-    needs = [(name, needed) for name in names for needed in of_this_package(name) & names]
-    assert len(needs) > 200
-    assert [(name, needed) for name, needed in needs if floor_of(needed) > floor_of(name)] == []
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        (None, "", ()),
+        ("kernels/pairs.py", "def late():\n    from bayesattn.jobs.runs import Run\n", ("Floors", "circles")),
+        (
+            "checks/mixing.py",
+            "if TYPE_CHECKING:\n    from bayesattn.checks.diagnostics import diagnose\n",
+            ("circles",),
+        ),
+    ],
+    ids=["as it is", "a late import from above", "an import for types that closes a circle"],
+)
+def test_floors_hold(file, line, broken, tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "bayesattn", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE.parent / "pyproject.toml", tmp_path)
+    if file is not None:
+        with (tmp_path / "bayesattn" / file).open("a") as stream:
+            stream.write(line)
+    linter = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    linted = subprocess.run(linter, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    found = re.findall(r"^(.*?)(?: \(.*\))? (KEPT|BROKEN)", linted.stdout, re.MULTILINE)
+    assert len(found) == 2, linted.stdout + linted.stderr
+    assert (linted.returncode == 0) == (not broken)
+    for name, state in found:
+        assert (state == "BROKEN") == any(word in name for word in broken), linted.stdout
 
 
 def test_the_package_does_without_the_reproductions():

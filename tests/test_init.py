@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.cli import template
-from bayesattn.models import files
-from bayesattn.models.load import load_validate_table, ready_models
+from bayesattn.jobs.cli import template
 from bayesattn.samplers import SAMPLERS
-from bayesattn.tasks import TASKS
+from bayesattn.tasks import TASKS, files
+from bayesattn.tasks.load import load_validate_table, ready_models
 from bayesattn.tasks.training import Training
 
 

@@ -16,9 +16,9 @@ from bayesattn._util.checks import owned
 from bayesattn._util.random import fingerprint
 from bayesattn.classes import class_accuracy
 from bayesattn.compressed import Compressed
-from bayesattn.exchangeable.finite import FiniteLatent
 from bayesattn.gather import gather
 from bayesattn.models import LatentModel, Tokens
+from bayesattn.questions.exchangeable.finite import FiniteLatent
 from tests.tensor import Tensor
 
 ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))

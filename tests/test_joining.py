@@ -11,11 +11,12 @@ import xarray as xr
 import bayesattn as ba
 from bayesattn import plots, runs
 from bayesattn._util.random import fingerprint
-from bayesattn.checks import mean_predictor, pruning
+from bayesattn.checks import mean_predictor
 from bayesattn.checks.predicted import Predicted
+from bayesattn.jobs.plots.run import Names, names_of
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
-from bayesattn.plots.run import Names, names_of
+from bayesattn.questions import pruning
 from tests.zoo import LIGHT, QUICK
 from tests.zoo import model as zoo_model
 

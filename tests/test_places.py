@@ -18,12 +18,12 @@ from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
-from bayesattn.models import load, trees
-from bayesattn.plots import style
-from bayesattn.reference import make
-from bayesattn.report import report
-from bayesattn.runs import folder
-from bayesattn.tasks import one_shot, training
+from bayesattn.jobs.plots import style
+from bayesattn.jobs.report import report
+from bayesattn.jobs.runs import folder
+from bayesattn.models import trees
+from bayesattn.questions.reference import make
+from bayesattn.tasks import load, one_shot, training
 from tests.zoo import LIGHT
 from tests.zoo import model as zoo_model
 

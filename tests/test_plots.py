@@ -16,13 +16,13 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import cli, plots, runs
-from bayesattn.checks import pruning
 from bayesattn.checks.accuracy import Accuracy, Gain
 from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.ranks import chain_band, chain_ecdfs
-from bayesattn.plots import style
-from bayesattn.plots.diagnostics import scalars
-from bayesattn.plots.run import Names, draw, lacking
+from bayesattn.jobs.plots import style
+from bayesattn.jobs.plots.diagnostics import scalars
+from bayesattn.jobs.plots.run import Names, draw, lacking
+from bayesattn.questions import pruning
 from tests.zoo import LIGHT
 
 LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]

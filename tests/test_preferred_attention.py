@@ -11,7 +11,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn._util.text import COLUMNS, LINES
-from bayesattn.preferred_attention import (
+from bayesattn.questions.preferred_attention import (
     ORDERS,
     compare_attention,
     conditional_evidence,

@@ -7,9 +7,9 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn.checks import pruning
 from bayesattn.models import path
-from bayesattn.singular.loss import factors
+from bayesattn.questions import pruning
+from bayesattn.questions.singular.loss import factors
 from bayesattn.theory.bartlett import layer_shapes
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model

@@ -16,7 +16,8 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import cli, exchangeable
-from bayesattn.sweep.plan import SweepTable
+from bayesattn.checks.verdict import VERDICTS
+from bayesattn.jobs.sweep.plan import SweepTable
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -132,7 +133,7 @@ def test_readme(names, command):
                     command(line)
             case _:
                 assert language == OUTPUT
-    assert names["result"].verdict in ba.validation.VERDICTS
+    assert names["result"].verdict in VERDICTS
     assert names["new"].mean.shape == names["result"].model.test_labels.shape
     assert names["saddle"].order_parameter.shape == (4, 4)
     assert names["heads"].summary().shape[0] == 12

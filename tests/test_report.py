@@ -16,10 +16,10 @@ from matplotlib.colors import to_rgb
 
 import bayesattn as ba
 from bayesattn import exchangeable, report, runs
-from bayesattn.checks import validation
+from bayesattn.checks.predicted import predicted
+from bayesattn.jobs.plots.style import ON_DARK, ON_LIGHT, palette
+from bayesattn.jobs.report import figures, tables
 from bayesattn.models import LatentModel
-from bayesattn.plots.style import ON_DARK, ON_LIGHT, palette
-from bayesattn.report import figures, tables
 from bayesattn.theory import problem
 from tests.posteriors import tiny_model
 from tests.zoo import LIGHT, QUICK
@@ -267,14 +267,14 @@ def test_runs_are_named_by_the_end_of_their_path_that_tells_them_apart():
 
 def test_theory_is_kept_with_a_run_until_posterior_or_code_change(zoo, tmp_path, monkeypatch):
     run, solved = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run")), []
-    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
+    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or predicted(model))
     same = report._posterior(run.model)
     first, second = report._theory(run, same), report._theory(runs.Run(run.path), same)
     assert len(solved) == 1
     for one, other in zip(first[:3], second[:3], strict=True):
         np.testing.assert_array_equal(one, other)
     assert first.mean_predictors.keys() == second.mean_predictors.keys()
-    for name, mean in validation.predicted(run.model).mean_predictors.items():
+    for name, mean in predicted(run.model).mean_predictors.items():
         np.testing.assert_array_equal(second.mean_predictors[name], mean)
     others = [tiny_model(0.6, heads=(2,)), run.model.replace(test_path_inputs=2 * run.model.test_path_inputs)]
     assert len({same, *map(report._posterior, others)}) == 3
@@ -319,7 +319,7 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     for folder, seed in (("b", 4), ("d", 5)):
         shutil.copytree(zoo.run("two", seed=seed), tmp_path / folder)
     runs.sample(model.replace(width=5), tmp_path / "c", **LIGHT)
-    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
+    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or predicted(model))
     monkeypatch.setattr(report, "validate", judged)
     text = report.report([tmp_path / folder for folder in "abcd"], tmp_path / "page.html").read_text()
     assert [each.architecture.widths[0] for each in solved] == [5]

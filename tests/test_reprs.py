@@ -11,9 +11,9 @@ from bayesattn import plots, runs
 from bayesattn._util.checks import shown
 from bayesattn._util.text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.checks.accuracy import accuracy_of, percent
-from bayesattn.checks.study import ValidationStudy
-from bayesattn.checks.validation import Predicted
+from bayesattn.checks.predicted import Predicted
 from bayesattn.classes import class_accuracy, class_scores
+from bayesattn.jobs.study import ValidationStudy
 from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
 from bayesattn.models.arviz import data_groups

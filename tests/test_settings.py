@@ -13,7 +13,8 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn.checks import mean_predictor, validation
+from bayesattn.checks import mean_predictor
+from bayesattn.checks.predicted import predicted
 from tests.posteriors import tiny_model
 from tests.zoo import LIGHT
 
@@ -75,7 +76,7 @@ def results(model):
         "gp_evidence": ba.theory.gp_evidence(model),
         "evidence": ba.theory.evidence(model, particles=8),
         "finite_width": tuple(ba.theory.finite_width(model)),
-        "predicted": validation.predicted(model),
+        "predicted": predicted(model),
         "validate": ba.validate(model, draws).to_dict(),
         "gp_mean": mean_predictor.gp_mean(model),
         "diagnose": ba.diagnostics.diagnose(draws).to_dict(),

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.checks import calibration, study
 from bayesattn.checks.ranks import least_tail, uniform_probability
+from bayesattn.jobs import study
+from bayesattn.questions import calibration
 from tests.posteriors import tiny_model
 
 SETTINGS = {"chains": 2, "warmup": 100, "draws": 200, "seed": 3}

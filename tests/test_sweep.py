@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from bayesattn import runs, sweep
+from bayesattn.jobs.sweep import clusters, execute
 from bayesattn.samplers import pilot
-from bayesattn.sweep import clusters, execute
 from tests.test_cli import SMALL
 
 SWEEP = """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.checks import temperature
+from bayesattn.questions import temperature
 from tests.posteriors import exact_scalar_posterior, tiny_model
 from tests.statistics import near
 

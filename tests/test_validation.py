@@ -16,11 +16,11 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import plots
 from bayesattn.checks import validation
-from bayesattn.checks.accuracy import accuracy_on
-from bayesattn.checks.comparison import along_directions, joint_p_of, next_order
-from bayesattn.checks.predicted import predicted
+from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, next_order
+from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.scaling import scaling
-from bayesattn.checks.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted
+from bayesattn.checks.validate import accuracy_on
+from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, VERDICTS, overall
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 from tests.statistics import agree, likely, mean_of
 
@@ -294,7 +294,7 @@ def test_level_and_power_on_random_networks(letter, heads, skips, outputs):
         ):
             found[name] += ba.validate(model, draws, prediction=wrong).verdict == DOES_NOT_HOLD
     print(f"{len(false)} false alarms, {hold} hold; of wrong theories found {dict(found)}, of 20 each", *false)
-    likely(stats.binom.sf(len(false) - 1, 20, validation.LEVEL))
+    likely(stats.binom.sf(len(false) - 1, 20, LEVEL))
     assert min(found.values()) >= 10, found
 
 
@@ -336,7 +336,7 @@ def test_verdict_of_several_widths():
         ((HOLDS, CANNOT_TELL), CANNOT_TELL),
         ((CANNOT_TELL, DOES_NOT_HOLD, HOLDS), DOES_NOT_HOLD),
     ):
-        assert validation.overall([Mock(spec=ba.Validation, verdict=verdict) for verdict in verdicts]) == expected
+        assert overall([Mock(spec=ba.Validation, verdict=verdict) for verdict in verdicts]) == expected
     assert VERDICTS == (HOLDS, DOES_NOT_HOLD, CANNOT_TELL)
 
 

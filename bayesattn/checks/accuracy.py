@@ -4,23 +4,18 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import finite
 from bayesattn._util.plain import PlainDict, PlainMapping
-from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import UNKNOWN, Described, rounded, with_error
-from bayesattn.checks.mean_predictor import gp_mean, mean_predictor, outputs_of
+from bayesattn.checks.mean_predictor import gp_mean
 from bayesattn.models import Model
 from bayesattn.theory.predictor import right
-
-if TYPE_CHECKING:
-    from bayesattn.checks.validation import Validation
 
 LEVEL = 0.01
 """Significance level of each single comparison with the GP limit: probability of calling equal predictors different."""
@@ -262,37 +257,3 @@ def gain(
     change = np.asarray(right(outputs, labels) - right(limit, labels))
     counts = {"better": int(np.sum(change > 0)), "worse": int(np.sum(change < 0)), "examples": len(change)}
     return Gain(difference=float(np.mean(change)), monte_carlo_error=monte_carlo_error, **counts)
-
-
-@with_own_settings
-def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
-    """Accuracy of a validation's saddle point, corrected theory and draws on the test examples of `model`.
-
-    The corrected theory here predicts with its mean U; the predictor itself is not corrected.
-
-    Args:
-        model: model with the training examples, architecture and temperature of `validation.model`, and test examples of
-            another kind, for example images of another set.
-        validation: validation of the same posterior.
-
-    Raises:
-        ValueError: other training examples, architecture or temperature; no test labels.
-    """
-    ours, theirs = model, validation.model
-    same = ours.architecture == theirs.architecture and ours.temperature == theirs.temperature
-    if not (
-        same and np.array_equal(ours.path_inputs, theirs.path_inputs) and np.array_equal(ours.labels, theirs.labels)
-    ):
-        raise BayesattnError(
-            "model must have training examples, architecture and temperature of validation.model, got others"
-        )
-    if model.test_labels is None:
-        raise BayesattnError("model must have test_labels, got None")
-    if validation.readouts is None:
-        raise BayesattnError("validation must be of a model with test examples, got one without")
-    by_theory = {
-        "theory": mean_predictor(model, validation.saddle),
-        "corrected": mean_predictor(model, validation.corrected),
-        "gp": gp_mean(model),
-    }
-    return accuracy_of(model, by_theory, outputs_of(model, validation.readouts))

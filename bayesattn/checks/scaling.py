@@ -1,14 +1,12 @@
 """Finite-size scaling: decrease of the theory's deviation with the width."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bayesattn._util.checks import one_of
-
-if TYPE_CHECKING:
-    from bayesattn.checks.validation import Validation
+from bayesattn.checks.validation import Validation
 
 LEAST_ERRORS_IN_FIT = 3.0
 """Smallest deviation, in Monte Carlo errors, that enters the fit: logarithms of noise are misleading."""
@@ -22,7 +20,7 @@ class Slope(NamedTuple):
     widths: tuple[int, ...]
 
 
-def scaling(validations: Sequence["Validation"], of: str = "relative_deviation") -> Slope | None:
+def scaling(validations: Sequence[Validation], of: str = "relative_deviation") -> Slope | None:
     """Log-log slope of the theory's deviation from the draws against the width: finite-size scaling.
 
     At a fixed load P / N, in a task that is statistically the same at all sizes, the deviation from the saddle point

@@ -7,64 +7,35 @@ difference is within a margin. This is a test of equivalence (Schuirmann 1987). 
 differences, because all must pass (Berger 1982). If a bound exceeds the margin, the draws *cannot tell*.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
 from jaxtyping import Bool, Float
 
-from bayesattn._util.checks import positive
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
-from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described
-from bayesattn.checks import statements
-from bayesattn.checks.accuracy import Accuracy, accuracy_of
-from bayesattn.checks.alignment import Alignment, alignment_over_draws
-from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, level_of_each, next_order
-from bayesattn.checks.diagnostics import Diagnostics, diagnose
-from bayesattn.checks.mean_predictor import outputs_of, readout_batches
-from bayesattn.checks.mixing import from_below_diagonal, moments, on_and_below_diagonal
-from bayesattn.checks.predicted import Matrix, Predicted, predicted, size_of
-from bayesattn.checks.scaling import Slope, scaling
+from bayesattn._util.text import Described, with_error
+from bayesattn.checks.accuracy import Accuracy
+from bayesattn.checks.alignment import Alignment
+from bayesattn.checks.comparison import Compared, level_of_each, next_order
+from bayesattn.checks.diagnostics import Diagnostics
+from bayesattn.checks.mixing import from_below_diagonal
+from bayesattn.checks.predicted import Matrix, size_of
 from bayesattn.checks.verdict import (
     CANNOT_TELL,
     DOES_NOT_HOLD,
     DRAWS_PER_FREEDOM,
     HOLDS,
-    LEVEL,
-    MARGIN,
-    VERDICTS,
     doubts_about,
-    overall,
+    percent,
 )
 from bayesattn.models import Model
-from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "CANNOT_TELL",
-    "DOES_NOT_HOLD",
-    "HOLDS",
-    "LEVEL",
-    "MARGIN",
-    "VERDICTS",
-    "Compared",
-    "Predicted",
-    "Slope",
-    "Validation",
-    "doubts_about",
-    "overall",
-    "predicted",
-    "scaling",
-    "validate",
-]
-
-
+MOST_NAMED_ENTRIES = 5
+"""Largest number of differing entries that are named one by one."""
 MIXING = ("rhat", "ess", "tail_ess", "pareto_k")
 """Mixing diagnostics that a validation has for each entry of U, by their keys in `bayesattn.checks.mixing.moments`."""
 
@@ -200,15 +171,15 @@ class Validation(Described):
 
     def failures(self) -> list[str]:
         """Disagreements, one sentence each."""
-        return statements.failures(self)
+        return _failures(self)
 
     def doubts(self) -> list[str]:
         """Reasons why the draws cannot tell, one sentence each; empty unless the verdict is "cannot tell"."""
-        return statements.doubts(self)
+        return _doubts(self)
 
     def statement(self) -> str:
         """Verdict and sensitivity in one sentence."""
-        return statements.statement(self)
+        return _statement(self)
 
     @property
     def families(self) -> list[Compared]:
@@ -282,73 +253,95 @@ class Validation(Described):
         } | {name: getattr(self, name).tolist() for name in matrices}
 
 
-@with_own_settings
-def validate(
-    model: Model,
-    draws: Draws,
-    *,
-    margin: float = MARGIN,
-    level: float = LEVEL,
-    prediction: Predicted | None = None,
-) -> Validation:
-    """Compare the theory of a model with draws of its posterior.
+def _failures(validation: Validation) -> list[str]:
+    """Disagreements, one sentence each."""
+    entries, draws = validation.entries, validation.order_parameter[np.tril_indices(len(validation.corrected))]
+    apart = np.flatnonzero(~entries.agrees)
+    sentences = [
+        f"{entries.names[entry]} is {with_error(draws[entry], entries.error[entry])} by the draws,"
+        f" {with_error(draws[entry] - entries.difference[entry], entries.allowance[entry])} by the theory"
+        for entry in sorted(apart, key=lambda entry: -entries.excess[entry])[:MOST_NAMED_ENTRIES]
+    ]
+    if len(apart) > MOST_NAMED_ENTRIES:
+        sentences.append(f"{len(apart) - MOST_NAMED_ENTRIES} more entries of U differ, of {len(entries.names)}")
+    if not validation.joint_p >= entries.level:
+        below = int(np.sum(entries.difference < 0))
+        sentences.append(
+            f"the entries of U differ jointly, {below} of {len(entries.names)} below the theory:"
+            f" p = {validation.joint_p:.1g}, expected at least {entries.level:.2g}"
+        )
+    if validation.directions is not None:
+        along = validation.directions
+        sentences += [
+            f"mean predictors differ along {along.names[direction]} by"
+            f" {with_error(along.difference[direction], along.error[direction])}, of which"
+            f" {along.allowance[direction]:.2g} are allowed"
+            for direction in np.flatnonzero(~along.agrees)
+        ]
+    return sentences
 
-    Args:
-        model: the posterior.
-        draws: result of `bayesattn.sample` for the model, a `bayesattn.runs.Run` of it, or a run's folder.
-        margin: relative difference of U and of the mean predictor within which the theory is said to hold.
-        level: probability of rejecting a correct theory, divided among entries of U, their joint test and the mean
-            predictor; 1 - level is the confidence of the stated bound.
-        prediction: result of `predicted` for the model, if already computed.
 
-    Raises:
-        ValueError: draws without order parameters, or known to be of another model (the message states the difference);
-            joined trees that mix models, have chains of different lengths, or contain the same draws twice; a margin not
-            above 0, a level not between 0 and 1.
-        NotConverged: the theory's solver failed.
-    """
-    margin, level = positive("margin", margin), positive("level", level)
-    if level >= 1:
-        raise BayesattnError(f"level must be below 1, got {level:g}")
-    tree, paths = opened_of(draws, model), model.architecture.rows
-    sampled = xr.DataArray(order_parameters_in(tree, model), dims=ORDER_PARAMETER_AXES)
-    saddle, corrected, relative_variance, mean_predictors = prediction or predicted(model)
-    accuracy = directions = by_batch = None
-    if mean_predictors is not None:
-        by_batch = readout_batches(model, sampled.values)
-        batches = outputs_of(model, by_batch)
-        if np.any(mean_predictors["corrected"]):  # else labels or test inputs are 0: nothing to be relative to
-            directions = along_directions(mean_predictors, batches, float(np.max(relative_variance)), level)
-        if model.test_labels is not None and np.any(model.test_labels):
-            accuracy = accuracy_of(model, mean_predictors, batches)
-    direction = corrected - saddle
-    direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
-    along = (sampled * direction).sum(("path", "other_path"))
-    entries = on_and_below_diagonal(sampled)
-    of_entries, of_direction = moments(entries, tails=True), moments(along)
-
-    def matrix(name: str) -> np.ndarray:
-        return from_below_diagonal(of_entries[name], paths)
-
-    validation = Validation(
-        model=model,
-        relative_deviation=float(of_direction["mean"] - np.sum(direction * saddle)),
-        relative_remaining=float(of_direction["mean"] - np.sum(direction * corrected)),
-        relative_error=float(of_direction["error"]),
-        order_parameter=matrix("mean"),
-        error=matrix("error"),
-        saddle=saddle,
-        corrected=corrected,
-        relative_variance=np.broadcast_to(relative_variance, corrected.shape),
-        **{name: matrix(name) for name in MIXING},
-        readouts=by_batch,
-        diagnostics=diagnose(tree),
-        accuracy=accuracy,
-        alignment=alignment_over_draws(model, saddle, sampled.values),
-        directions=directions,
-        joint_p=np.nan,
-        margin=margin,
-        level=level,
+def _doubts(validation: Validation) -> list[str]:
+    """Reasons why the draws cannot tell, one sentence each; empty unless the verdict is "cannot tell"."""
+    if unmixed := doubts_about("U", validation.diagnostics.chains, validation.rhat, validation.ess):
+        return unmixed
+    if validation.verdict != CANNOT_TELL:
+        return []
+    family, worst = _least_bounded(validation)
+    difference, bound = abs(family.difference[worst]) / family.size[worst], family.bound[worst]
+    error, allowance, noise = (
+        values[worst] / family.size[worst] for values in (family.error, family.allowance, family.noise)
     )
-    by_entry = entries.stack(all=("chain", "draw")).transpose("all", "entry").values
-    return dataclasses.replace(validation, joint_p=joint_p_of(validation.entries, by_entry))
+    text = (
+        f"{family.names[worst]} differs by ({with_error(100 * difference, 100 * error)}) %, so by at most"
+        f" {percent(bound)}, and the margin is {percent(validation.margin)}"
+    )
+    # The lower confidence bound exceeds the margin.
+    if 2 * difference - bound > validation.margin and allowance > noise:
+        return [f"{text}: to first order in 1/N the theory leaves out up to {percent(allowance)}; draw a wider network"]
+    return [f"{text}: draw more"]
+
+
+def _statement(validation: Validation) -> str:
+    """Verdict and sensitivity in one sentence."""
+    if not validation.usable:
+        return f"{CANNOT_TELL}: {'; '.join(_doubts(validation))}"
+    if validation.verdict == DOES_NOT_HOLD:
+        return f"{DOES_NOT_HOLD}: {'; '.join([*_failures(validation), _cause(validation)])}"
+    tested = f"joint test of {len(validation.entries.names)} entries: p = {validation.joint_p:.2g}"
+    return f"{validation.verdict}: {'; '.join([*_doubts(validation), _sensitivity(validation), tested])}"
+
+
+def _least_bounded(validation: Validation) -> tuple[Compared, int]:
+    """Family and index of the quantity with the largest confidence bound."""
+    family = max(validation.families, key=lambda compared: np.max(compared.bound))
+    return family, int(np.argmax(family.bound))
+
+
+def _cause(validation: Validation) -> str:
+    """Statement whether the next order in 1/N may explain the difference, in which case the theory is not refuted."""
+    first = float(np.max(np.abs(validation.expected) / size_of(validation.corrected)))
+    off = float(max(np.max(np.abs(family.difference) / family.size) for family in validation.families))
+    text = f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: the missing part is"
+    if off < first:
+        return f"{text} less, which the next order can be; it would be a quarter or less at twice the width"
+    return f"{text} more, {percent(off)}, which the next order of a series that converges is not"
+
+
+def _sensitivity(validation: Validation) -> str:
+    """Sensitivity: largest difference compatible with the draws, and smallest one flagged in any quantity."""
+    allowance, noise = validation.visible()
+    of = "|U| and the mean predictor" if validation.directions else "|U|"
+    text = (
+        f"largest difference still compatible: {percent(validation.bound)} of {of}, smallest that this run would have"
+        f" flagged: {percent(allowance + noise)} ({percent(allowance)} for what the theory leaves out, {percent(noise)} for"
+        " Monte Carlo error)"
+    )
+    if validation.bound <= allowance + noise:
+        return text
+    family, worst = _least_bounded(validation)
+    gap = abs(family.difference[worst]) / family.size[worst]
+    return (
+        f"{text}, which is less, since {family.names[worst]} was found {percent(gap)} off and may by Monte Carlo error"
+        f" be {percent(validation.bound - gap)} further off"
+    )

@@ -1,19 +1,19 @@
 """Posteriors and their parameterisations for sampling."""
 
-from bayesattn.attention_model import AttentionModel
-from bayesattn.model import Model
 from bayesattn.models import collapsed, conditional_attention  # noqa: F401  # registers its conditional
+from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.latent import Latent, LatentModel
-from bayesattn.models.load import load_model, load_task, must_train, ready_models
 from bayesattn.models.memory import bytes_needed, require_memory
+from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Parameterisation
 from bayesattn.models.path import Path
-from bayesattn.models.registry import CENTRAL, PARAMETERISATIONS, parameterisation_of
+from bayesattn.models.posterior import parameterisation_of
+from bayesattn.models.registry import CENTRAL, PARAMETERISATIONS
 from bayesattn.models.sampled_attention import CollapsedAttention, SampledAttention, TokenAttention
 from bayesattn.models.token import Token
-from bayesattn.tokens import Tokens
+from bayesattn.models.tokens import Tokens
 
 __all__ = [
     "CENTRAL",
@@ -33,10 +33,6 @@ __all__ = [
     "Tokens",
     "bytes_needed",
     "collapsed",
-    "load_model",
-    "load_task",
-    "must_train",
     "parameterisation_of",
-    "ready_models",
     "require_memory",
 ]

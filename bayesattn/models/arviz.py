@@ -8,11 +8,11 @@ import numpy as np
 
 from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint
-from bayesattn.attention_model import AttentionModel
-from bayesattn.model import Model
+from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.latent import LatentModel
-from bayesattn.network_posterior import NetworkPosterior
-from bayesattn.posterior import Posterior
+from bayesattn.models.model import Model
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.posterior import Posterior
 
 if TYPE_CHECKING:
     import xarray as xr

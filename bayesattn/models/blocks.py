@@ -25,10 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn import attention
+from bayesattn import fixed_attention
 from bayesattn._util.plain import PlainDict
-from bayesattn.attention_model import AttentionModel
 from bayesattn.likelihoods import Outputs
+from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Sites
 from bayesattn.models.queries_keys import Heads, Sequences, heads_of, others
 from bayesattn.models.sampled_attention import TokenAttention, number_of_weights
@@ -79,7 +79,7 @@ def network(
         values = weights[f"V_{layer}"]
         scaled = hidden / jnp.sqrt(values.shape[2])
         read_by_attention = inputs if form.attention_on == "inputs" else scaled
-        matrix = attention.paths.attention_matrices(read_by_attention, pair, "softmax", sequences.allowed)
+        matrix = fixed_attention.attention_matrices(read_by_attention, pair, "softmax", sequences.allowed)
         valued = form.activated(jnp.einsum("hmn,ekn->ehkm", values, scaled))
         attended = jnp.einsum("ehqk,ehkm->eqm", matrix, valued) / jnp.sqrt(len(values))
         hidden = attended if skip is None else skip * hidden + attended

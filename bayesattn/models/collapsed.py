@@ -26,8 +26,8 @@ from bayesattn.kernels.choice import cheapest_form, compressed_examples
 from bayesattn.kernels.float32 import Float32Gradients
 from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
-from bayesattn.model import Model
 from bayesattn.models import latent_outputs
+from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import LABELS, NO_FLOAT32, Parameterisation, Sites, arrays_of, observe
 from bayesattn.models.priors import BartlettPrior, StandardNormal
 from bayesattn.models.weights import weights, weights_at

@@ -23,10 +23,10 @@ from bayesattn.architecture import Architecture
 from bayesattn.kernels import Factor, GaussianProcess, moments_at_factor
 from bayesattn.kernels.path_inputs import Features, checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
-from bayesattn.model import Model
 from bayesattn.models.left_out import leave_one_out
+from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import arrays_of
-from bayesattn.posterior import Posterior
+from bayesattn.models.posterior import Posterior
 
 PathInputs = Float[Array, "example path feature"]
 Draw = Mapping[str, Array]

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bayesattn import attention
+from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked
 from bayesattn._util.random import first_key
 from bayesattn.architecture import Architecture
-from bayesattn.attention_model import AttentionModel
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
+from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.conditional import (
     Conditional,
@@ -36,7 +36,7 @@ from bayesattn.models.sampled_attention import CollapsedAttention
 @new_inputs.register(AttentionModel)
 def new_sequences(model: AttentionModel, value: Checked, mask: Checked) -> Sequences:
     """New token sequences, checked, with the model's readout and causal mask."""
-    inputs, mask = attention.paths.checked_tokens("new sequences", value, mask, ("examples", "tokens", model.features))
+    inputs, mask = fixed_attention.checked_tokens("new sequences", value, mask, ("examples", "tokens", model.features))
     return Sequences.of(inputs, model.readout, model.causal, mask)
 
 

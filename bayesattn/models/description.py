@@ -11,14 +11,14 @@ from bayesattn import likelihoods
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
-from bayesattn.attention_model import AttentionModel
 from bayesattn.compressed import Compressed
 from bayesattn.kernels.gaussian_process import ResidualExamples
-from bayesattn.model import Model
+from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.latent import LatentModel
-from bayesattn.network_posterior import NetworkPosterior
-from bayesattn.posterior import Posterior
-from bayesattn.tokens import Tokens
+from bayesattn.models.model import Model
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.posterior import Posterior
+from bayesattn.models.tokens import Tokens
 
 ATTRIBUTE = "bayesattn"
 """Attribute of the root of a tree of draws, which contains the result of `described`."""

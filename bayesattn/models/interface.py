@@ -1,21 +1,18 @@
-"""Posteriors for external samplers: NumPyro model functions, log densities of a flat vector, and draws from either.
+"""Draws of external samplers, of NumPyro model functions or of log densities of a flat vector, as draws of `sample`.
 
 The coordinates are those of `Parameterisation`: weights for "path" and "token", whitened Bartlett coordinates for
 "collapsed". The same model always has the same coordinates, so draws can be passed back without a description of them.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 from numpyro.infer import MCMC
 
@@ -24,12 +21,11 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described
 from bayesattn.models.arviz import axes, axis_names, data_groups, dataset, tree_of
+from bayesattn.models.density import LogDensity, Sites
 from bayesattn.models.description import ATTRIBUTE, described
-from bayesattn.models.parameterisation import Parameterisation, Sites
-from bayesattn.models.registry import parameterisation_of
-from bayesattn.posterior import Posterior
+from bayesattn.models.parameterisation import Parameterisation
+from bayesattn.models.posterior import Posterior, parameterisation_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,89 +37,6 @@ STATISTICS = {
     "num_steps": "n_steps",
 }
 """Fields of the states of NumPyro's kernels, and their names in ArviZ's sample_stats."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class LogDensity(Described):
-    """Log posterior density of a model, up to a constant, as a function of one flat vector.
-
-    The constant is the log evidence; for weights given a compressed dataset it also depends on T.
-
-    Args:
-        posterior: the posterior in the coordinates of a parameterisation.
-        name: name of the parameterisation.
-    """
-
-    posterior: Parameterisation
-    name: str
-
-    def function(self, vector: Float[Array, " coordinate"]) -> Float[Array, ""]:
-        """Log density at a vector; JAX can trace, differentiate and vectorise it.
-
-        Raises ValueError where jax_enable_x64 is off.
-        """
-        _require_float64()
-        return self.posterior.log_density(self.sites(vector))
-
-    @property
-    def size(self) -> int:
-        """Number of coordinates."""
-        return self._flat.vector.size
-
-    def initial(self, key: Key[Array, ""]) -> Float[Array, " coordinate"]:
-        """Vector from which a chain can start."""
-        return ravel_pytree(self.posterior.initial(key))[0]
-
-    def sites(self, vector: Float[Array, " coordinate"]) -> Sites:
-        """Values of the NumPyro sites at a vector."""
-        return self._flat.unravel(vector)
-
-    @cached_property
-    def _flat(self) -> "_Flat":
-        return _Flat(*ravel_pytree(self.posterior.initial(first_key(0))))
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        shapes = ", ".join(f"{name} {value.shape}" for name, value in self.sites(self._flat.vector).items())
-        return f"LogDensity of {self.size} coordinates", {"sites": shapes, "coordinates": self.name}
-
-
-class _Flat(NamedTuple):
-    """A flat vector, and the function that turns such a vector into sites."""
-
-    vector: Array
-    unravel: Callable[[Array], Sites]
-
-
-@with_own_settings
-def log_density(model: Posterior, parameterisation: str = "collapsed") -> LogDensity:
-    """Log posterior density of a model as a function of one flat vector: what `model.log_density` returns.
-
-    Raises ValueError for a parameterisation that cannot serve the model.
-    """
-    return LogDensity(_posterior(model, parameterisation), parameterisation)
-
-
-@with_own_settings
-def numpyro_model(model: Posterior, parameterisation: str = "path") -> Callable[[], None]:
-    """NumPyro model function without arguments, which holds the data: what `model.numpyro` returns.
-
-    It also records the order parameter U, as a deterministic site. If labels are an observed site,
-    `numpyro.handlers.uncondition` replicates them; "collapsed" with Gaussian labels has a factor instead of this site.
-
-    Raises ValueError for a parameterisation that cannot serve the model.
-    """
-    posterior = _posterior(model, parameterisation)
-    names = [*jax.eval_shape(posterior.initial, first_key(0))]
-
-    def posterior_of_network() -> None:
-        _require_float64()
-        with numpyro.handlers.trace() as trace:
-            posterior.program()
-        sites = {name: trace[name]["value"] for name in names}
-        for name, value in posterior.central(sites).items():
-            numpyro.deterministic(name, value)
-
-    return posterior_of_network
 
 
 @with_own_settings
@@ -203,26 +116,14 @@ def from_vectors(
     return _tree(sites, {}, model, posterior, weights, seed)
 
 
-def _require_float64() -> None:
-    """Raise ValueError where JAX computes in single precision: densities are evaluated under the caller's settings."""
-    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
-        raise BayesattnError(
-            "jax_enable_x64 must be on where a density of bayesattn is evaluated, got single precision: importing bayesattn"
-            " turns it on, something else has turned it off"
-        )
-
-
-def _posterior(
-    model: Posterior, parameterisation: str, weights: bool = False, after: Checked = None
-) -> Parameterisation:
+def _posterior(model: Posterior, parameterisation: str, weights: bool, after: Checked) -> Parameterisation:
     """Posterior in a parameterisation, prepared once the program behind the draws `after` has ended.
 
     JAX returns draws before they are computed. On CPUs, two programs that factorise batches of matrices at the same time can
     wait for each other for ever, and the preparation is such a program.
     """
     jax.block_until_ready(after)
-    kind = parameterisation_of(model, parameterisation)
-    return kind.of(model, weights=weights, all_examples=False, **kind.prepare(model))
+    return parameterisation_of(model, parameterisation).ready(model, weights=weights)
 
 
 def _checked_sites(posterior: Parameterisation, sites: PlainMapping) -> Sites:

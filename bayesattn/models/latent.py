@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key
 from bayesattn._util.checks import finite_array, owned, positive
 from bayesattn._util.plain import PlainDict
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites
-from bayesattn.posterior import Posterior
+from bayesattn.models.posterior import Posterior
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

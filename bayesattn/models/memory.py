@@ -4,8 +4,7 @@ import jax
 
 from bayesattn._util.checks import memory_limit
 from bayesattn._util.errors import BayesattnError
-from bayesattn.models.registry import parameterisation_of
-from bayesattn.posterior import Posterior
+from bayesattn.models.posterior import Posterior, parameterisation_of
 
 
 def bytes_needed(model: Posterior, parameterisation: str, chains: int = 1) -> int:

@@ -13,12 +13,12 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
-from bayesattn.attention_model import AttentionModel
 from bayesattn.likelihoods import UnknownLikelihood
-from bayesattn.model import Model
+from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.description import ATTRIBUTE, plain_table, restored
 from bayesattn.models.latent import LatentModel
-from bayesattn.posterior import Posterior
+from bayesattn.models.model import Model
+from bayesattn.models.posterior import Posterior
 
 if TYPE_CHECKING:
     import xarray as xr

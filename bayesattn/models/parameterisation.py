@@ -2,12 +2,12 @@
 
 import abc
 import math
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Key
@@ -15,13 +15,13 @@ from numpyro.infer.util import log_density as log_density_of
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.random import first_key
 from bayesattn.likelihoods import Likelihood, Outputs
-from bayesattn.posterior import Posterior
+from bayesattn.models.density import Sites, require_float64
+from bayesattn.models.posterior import Posterior
 
 VECTORS_PER_CHAIN = 8
 """Vectors of the size of a point in the memory of a chain: points, momenta, gradients of both ends, scale, .."""
-Sites = dict[str, Array]
-"""Values of the NumPyro sites of a chain, by name."""
 NO_FLOAT32 = (
     "options.float32_gradients must be false, got true: only the collapsed parameterisation of fixed attention, with"
     " Gaussian labels, has gradients in float32"
@@ -50,7 +50,7 @@ class Parameterisation(eqx.Module):
     @classmethod
     @abc.abstractmethod
     def of(
-        cls, model: Posterior, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
+        cls, model: Posterior, *, weights: bool = False, all_examples: bool = False, **prepared: Any
     ) -> "Parameterisation":
         """Posterior of a model.
 
@@ -65,6 +65,11 @@ class Parameterisation(eqx.Module):
     def prepare(cls, model: Posterior) -> dict[str, Array]:
         """Arrays computed once before sampling; none by default."""
         return {}
+
+    @classmethod
+    def ready(cls, model: Posterior, *, weights: bool = False) -> "Parameterisation":
+        """Posterior of a model, prepared; arguments as for `of`."""
+        return cls.of(model, weights=weights, all_examples=False, **cls.prepare(model))
 
     @classmethod
     @abc.abstractmethod
@@ -87,6 +92,20 @@ class Parameterisation(eqx.Module):
     @abc.abstractmethod
     def program(self) -> None:
         """NumPyro program: sites under their prior, labels given the sites."""
+
+    def numpyro_model(self) -> Callable[[], None]:
+        """NumPyro model function without arguments: what `bayesattn.Model.numpyro` returns."""
+        names = [*jax.eval_shape(self.initial, first_key(0))]
+
+        def posterior_of_network() -> None:
+            require_float64()
+            with numpyro.handlers.trace() as trace:
+                self.program()
+            sites = {name: trace[name]["value"] for name in names}
+            for name, value in self.central(sites).items():
+                numpyro.deterministic(name, value)
+
+        return posterior_of_network
 
     @jax.jit
     def log_density(self, sites: Sites) -> Array:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bayesattn._util.plain import PlainDict
 from bayesattn.likelihoods import Likelihood, Outputs
-from bayesattn.model import Model
+from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites, arrays_of, observe
 from bayesattn.network import Skips, effective_weights, network, path_readouts
 

@@ -11,9 +11,9 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from bayesattn import attention
+from bayesattn import fixed_attention
 from bayesattn.architecture import Architecture
-from bayesattn.attention_model import AttentionModel
+from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.parameterisation import Sites
 
 Heads = list[tuple[Float[Array, "_ key_feature _"], Float[Array, "_ key_feature _"]]]
@@ -63,17 +63,17 @@ class Sequences(eqx.Module):
         examples, tokens = self.inputs.shape[:2]
         readout = jnp.broadcast_to(self.read[:, None], (examples, 1, tokens))
         if self.place is None:
-            paths = attention.paths.one_layer_back(readout, self.matrices(heads[-1]), skips[-1])
+            paths = fixed_attention.one_layer_back(readout, self.matrices(heads[-1]), skips[-1])
         else:
             rows = self._rows_at(self.place, heads[-1])
             paths = jnp.concatenate([readout, rows], axis=1) if skips[-1] else rows
         for layer, skip in zip(reversed(heads[:-1]), reversed(skips[:-1]), strict=True):
-            paths = attention.paths.one_layer_back(paths, self.matrices(layer), skip)
+            paths = fixed_attention.one_layer_back(paths, self.matrices(layer), skip)
         return paths @ self.inputs
 
     def matrices(self, layer: tuple[Array, Array]) -> Float[Array, "example head query key"]:
         """Attention matrices of one layer."""
-        return attention.paths.attention_matrices(self.inputs, layer, "softmax", self.allowed)
+        return fixed_attention.attention_matrices(self.inputs, layer, "softmax", self.allowed)
 
     def _rows_at(self, place: Int[Array, " example"], layer: tuple[Array, Array]) -> Float[Array, "example head key"]:
         """Rows of the attention matrices of one layer: the attention of one token of each sequence."""
@@ -92,9 +92,9 @@ class Sequences(eqx.Module):
 @partial(jax.jit, static_argnames=("examples", "tokens", "readout", "causal"))
 def _reading(examples: int, tokens: int, readout: str, causal: bool, mask):
     """The fields `allowed`, `read` and `place` of sequences."""
-    read = attention.paths.readout_rows(tokens, readout, mask)[:, 0]
+    read = fixed_attention.readout_rows(tokens, readout, mask)[:, 0]
     place = None if readout == "mean" else jnp.broadcast_to(jnp.argmax(read, axis=1), (examples,))
-    return attention.paths.allowed_keys(tokens, causal, mask), read, place
+    return fixed_attention.allowed_keys(tokens, causal, mask), read, place
 
 
 class QueriesAndKeys(eqx.Module):

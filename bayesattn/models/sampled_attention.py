@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from bayesattn.attention_model import AttentionModel
 from bayesattn.kernels.feature_space import InFeatureSpace
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.likelihoods import Outputs
 from bayesattn.models import latent_outputs
+from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.collapsed import Collapsed, WithOutputs
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites, arrays_of
 from bayesattn.models.queries_keys import Heads, QueriesAndKeys, Sequences, heads_of, others

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn import attention
+from bayesattn import fixed_attention
 from bayesattn._util.errors import BayesattnError
 from bayesattn.likelihoods import Outputs
-from bayesattn.model import Model
+from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Sites
 from bayesattn.models.path import Path
 from bayesattn.network import Skips
@@ -45,7 +45,7 @@ class Token(Path):
             **cls._fields(model),
             inputs=jnp.asarray(inputs),
             matrices=[jnp.asarray(matrix) for matrix in model.tokens.matrices],
-            read=jnp.asarray(attention.paths.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask)),
+            read=jnp.asarray(fixed_attention.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask)),
         )
 
     @classmethod

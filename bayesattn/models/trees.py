@@ -7,9 +7,9 @@ but may lose attributes or use the attributes of the first tree for all.
 import json
 import tomllib
 from collections.abc import Hashable, Mapping
-from importlib import import_module
+from functools import singledispatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import numpy as np
 import tomli_w
@@ -17,18 +17,30 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown, warn_of_swapped_axes
 from bayesattn._util.errors import BayesattnError
-from bayesattn.model import Model, has_fixed_attention
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.description import ATTRIBUTE
+from bayesattn.models.model import Model, has_fixed_attention
+from bayesattn.models.network_posterior import NetworkPosterior, is_network
 from bayesattn.models.origin import described_in, model_in, own_row_names, require_model
-from bayesattn.network_posterior import NetworkPosterior, is_network
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from bayesattn.runs import Run
 
-Draws = Union["xr.DataTree", "Run", str, Path]
+class StoredDraws(Protocol):
+    """Draws that a store keeps with their model, such as a `bayesattn.runs.Run`."""
+
+    @property
+    def model(self) -> Any:
+        """Posterior of the draws."""
+        ...
+
+    def draws(self) -> "xr.DataTree":
+        """Tree of the draws."""
+        ...
+
+
+Draws = Union["xr.DataTree", StoredDraws, str, Path]
 CHAIN_AXES = ("chain", "draw")
 ORDER_PARAMETER_AXES = (*CHAIN_AXES, "path", "other_path")
 DRAW_VARIABLES = ("order_parameter", "latent", "prediction", "bartlett", "readout", "lp", "energy", "diverging")
@@ -91,32 +103,24 @@ def opened_with_fixed_attention(draws: Draws) -> tuple[Model, "xr.DataTree"]:
     return model, tree
 
 
-def _opened(draws: Checked) -> tuple["xr.DataTree", "Run | None"]:
+@singledispatch
+def stored(draws: object) -> StoredDraws:
+    """Draws that are not in memory; `bayesattn.runs` registers itself and folders of runs, which only it can read."""
+    raise BayesattnError(f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}")
+
+
+def _opened(draws: Checked) -> tuple["xr.DataTree", StoredDraws | None]:
     """Draws by `opened`, and their run; a run itself vouches that its draws are there, so they are not read here."""
-    tree, run = _tree_and_run(draws)
+    import xarray
+
+    run = None if isinstance(draws, xarray.DataTree) else stored(draws)
+    tree = draws if run is None else run.draws()
     tree = _in_order(tree)
     for name, node in tree.children.items() if run is None else ():
         for variable, values in node.data_vars.items():
             if name in DATA_GROUPS or (name in ("posterior", "sample_stats") and variable in DRAW_VARIABLES):
                 require_finite(f"{name}[{str(variable)!r}]", values)
     return tree, run
-
-
-def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", "Run | None"]:
-    """Tree of draws and its run; the run is None for a tree in memory."""
-    import xarray
-
-    if isinstance(draws, xarray.DataTree):
-        return draws, None
-    # The only import from a higher layer: all functions open run folders through it.
-    run_class = import_module("bayesattn.runs").Run
-    if isinstance(draws, str | Path):
-        draws = run_class(draws)
-    if not isinstance(draws, run_class):
-        raise BayesattnError(
-            f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}"
-        )
-    return draws.draws(), draws
 
 
 def _in_order(tree: "xr.DataTree") -> "xr.DataTree":

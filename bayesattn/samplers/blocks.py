@@ -20,9 +20,9 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.progress import begin_drawing
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
-from bayesattn.model import has_fixed_attention
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
-from bayesattn.posterior import Posterior
+from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.posterior import Posterior
 from bayesattn.samplers import curvature, elsewhere
 from bayesattn.samplers.goal import Goal
 from bayesattn.samplers.job import MINIBATCHED, SAMPLERS, Job
@@ -109,7 +109,8 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         prepared: quantities that an earlier plan of the same job computed before sampling.
         other_labels: True if labels will be replaced; kernels are then not compressed.
     """
-    job, kind = job.for_model(model), parameterisation_of(model, job.parameterisation)
+    job = job.for_model(model)
+    kind: type[Parameterisation] = parameterisation_of(model, job.parameterisation)
     if job.sampler in MINIBATCHED and getattr(model, "compressed", None) is not None:
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"

@@ -12,9 +12,9 @@ import numpy as np
 from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
-from bayesattn.model import Model
+from bayesattn.models.model import Model
+from bayesattn.models.posterior import Posterior
 from bayesattn.models.registry import NAMES, names_where
-from bayesattn.posterior import Posterior
 from bayesattn.samplers import elsewhere, hmc, langevin, tempered
 from bayesattn.samplers.options import checked_options
 from bayesattn.theory.bartlett import may_have_modes_apart

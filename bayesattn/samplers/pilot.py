@@ -6,9 +6,9 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from bayesattn.model import has_fixed_attention
 from bayesattn.models import collapsed
-from bayesattn.posterior import Posterior
+from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.posterior import Posterior
 from bayesattn.samplers import curvature
 from bayesattn.samplers.blocks import Chains, Outputs, advance, bytes_per_draw, plan
 from bayesattn.samplers.job import Job

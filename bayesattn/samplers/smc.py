@@ -31,7 +31,7 @@ from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
 from bayesattn.models import Parameterisation, parameterisation_of
 from bayesattn.models.interface import from_vectors
-from bayesattn.posterior import Posterior
+from bayesattn.models.posterior import Posterior
 from bayesattn.theory.evidence import LARGEST_RELIABLE_ERROR
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Tasks: each creates a dataset of token sequences and the heads that attend to them."""
 
-from bayesattn.tasks.dataset import TokenDataset
+from bayesattn.models.tokens import TokenDataset
 from bayesattn.tasks.digits import Digits
 from bayesattn.tasks.hidden_markov import HiddenMarkov
 from bayesattn.tasks.images import load_images

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from bayesattn._util.checks import positive_integer
 from bayesattn._util.errors import BayesattnError
 from bayesattn.classes import one_hot
-from bayesattn.tasks.dataset import TokenDataset, checked_settings
+from bayesattn.models.tokens import TokenDataset
 from bayesattn.tasks.images import DIGITS, load_images
+from bayesattn.tasks.settings import checked_settings
 
 SIDE = 8
 """Side of scikit-learn's digits in pixels."""

@@ -8,7 +8,8 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import number, positive, positive_integer, require_memory, seed_number
 from bayesattn._util.errors import BayesattnError
-from bayesattn.tasks.dataset import TokenDataset, checked_heads
+from bayesattn.models.tokens import TokenDataset
+from bayesattn.tasks.settings import checked_heads
 
 HEADS = ("same_token", "uniform", "random", "blank")
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from bayesattn._util.checks import finite_array, positive_integer, require_memory, seed_number
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.input_files import read_arrays
-from bayesattn.tasks.dataset import TokenDataset
+from bayesattn.models.tokens import TokenDataset
 from bayesattn.tasks.images import Images, load_images
 
 IMAGES_PER_EPISODE = 3

@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 
 from bayesattn._util.checks import require_memory
 from bayesattn.classes import one_hot
-from bayesattn.tasks.dataset import TokenDataset, checked_settings
+from bayesattn.models.tokens import TokenDataset
+from bayesattn.tasks.settings import checked_settings
 
 CLASSES = ("donor", "acceptor", "neither")
 SHARES = (0.25, 0.25, 0.5)

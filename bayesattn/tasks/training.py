@@ -26,7 +26,7 @@ import platformdirs
 from jaxtyping import Array, Float, Key
 from safetensors.numpy import save
 
-from bayesattn import attention
+from bayesattn import fixed_attention
 from bayesattn._util.checks import positive, positive_integer, seed_number
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
@@ -121,7 +121,7 @@ def output(weights: Weights, tokens: Float[Array, "episode token feature"]) -> F
     """Output f of the network on tokens."""
     depth = sum(name.startswith("Q_") for name in weights)
     heads = tuple((weights[f"Q_{layer}"], weights[f"K_{layer}"]) for layer in range(1, depth + 1))
-    return network(values_of(weights), attention.paths.traced_path_inputs(tokens, heads, "mean", "softmax"))
+    return network(values_of(weights), fixed_attention.traced_path_inputs(tokens, heads, "mean", "softmax"))
 
 
 @with_own_settings

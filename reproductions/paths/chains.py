@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn.checks import study
 from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, binomial_error, gain, share_right
 from bayesattn.checks.mean_predictor import gp_mean
 from bayesattn.checks.validation import Validation
-from bayesattn.models import Model, load_model
-from bayesattn.models.load import load_validate_table
+from bayesattn.jobs import study
+from bayesattn.models import Model
 from bayesattn.samplers import Progress
 from bayesattn.tasks import HiddenMarkov
+from bayesattn.tasks.load import load_model, load_validate_table
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, combined, exponent, mean_of, pooled
 from reproductions.experiment import Settings
 from reproductions.paths import comparisons, maps

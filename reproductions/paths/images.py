@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bayesattn import theory
-from bayesattn.checks import pruning, validation
 from bayesattn.checks.accuracy import ALL_PATHS, share_right
 from bayesattn.checks.alignment import gp_kernel
 from bayesattn.checks.mean_predictor import gp_mean, mean_predictor
-from bayesattn.checks.pruning import Comparison, Readout, right_without
+from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM
-from bayesattn.model import Model
-from bayesattn.models import load_model
+from bayesattn.models.model import Model
+from bayesattn.questions import pruning
+from bayesattn.questions.pruning import Comparison, Readout, right_without
 from bayesattn.tasks import OneShot, training
+from bayesattn.tasks.load import load_model
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, listed, mean_of, pooled
 from reproductions.experiment import Settings
 from reproductions.paths import comparisons
@@ -80,7 +81,7 @@ def _trained(model: Model, drawn: Any, seed: int) -> Trained:
     return Trained(
         OneShot(**{field.name: model.task[field.name] for field in dataclasses.fields(OneShot)}),
         model,
-        validation.validate(model, drawn),
+        validate(model, drawn),
         pruning.compare(model, drawn["posterior"]["order_parameter"].values, weights, seed),
         pruning.trained_readout(weights, model.architecture),
     )

@@ -7,7 +7,8 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn.architecture import Architecture
-from bayesattn.checks.validation import Validation, validate
+from bayesattn.checks.validate import validate
+from bayesattn.checks.validation import Validation
 from bayesattn.models import Model
 from bayesattn.samplers import sample
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, exponent, mean_of

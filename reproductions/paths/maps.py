@@ -9,7 +9,8 @@ import numpy as np
 from bayesattn import theory
 from bayesattn.checks.accuracy import ALL_PATHS, share_right
 from bayesattn.checks.mean_predictor import gp_mean, mean_predictor
-from bayesattn.models import Model, load_model
+from bayesattn.models import Model
+from bayesattn.tasks.load import load_model
 from bayesattn.theory.predictor import readouts
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, exponent, mean_of
 from reproductions.experiment import Settings

@@ -14,8 +14,8 @@ from jaxtyping import Float
 
 from bayesattn import attention, runs
 from bayesattn import exchangeable as ex
-from bayesattn.exchangeable import rates
 from bayesattn.models import LatentModel
+from bayesattn.questions.exchangeable import rates
 from reproductions.claims import Claim, Curve, Findings, Panel, listed, mean_of, worst
 from reproductions.tokens.bayes import CHAINS, chain_claims
 from reproductions.tokens.simulation import NOISE, PRIOR, RIDGE, Replicate, replicates, squared_errors

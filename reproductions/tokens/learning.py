@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 from scipy import optimize
 
 from bayesattn._util.checks import positive, positive_integer
-from bayesattn.exchangeable import rates
-from bayesattn.exchangeable.sphere import uniform
+from bayesattn.questions.exchangeable import rates
+from bayesattn.questions.exchangeable.sphere import uniform
 from reproductions.tokens import simulation
 from reproductions.tokens.simulation import NOISE, PRIOR
 

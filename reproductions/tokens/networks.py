@@ -15,8 +15,8 @@ from jax.scipy.special import i0e, i1e
 from jaxtyping import Array, Float
 from scipy import optimize
 
-from bayesattn.exchangeable.rates import softmax_variance
-from bayesattn.exchangeable.sphere import bessel_ratio
+from bayesattn.questions.exchangeable.rates import softmax_variance
+from bayesattn.questions.exchangeable.sphere import bessel_ratio
 from reproductions.tokens import learning
 from reproductions.tokens.learning import Parameters, Sequences
 from reproductions.tokens.simulation import NOISE, PRIOR

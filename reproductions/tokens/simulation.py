@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayesattn.exchangeable.sphere import uniform
+from bayesattn.questions.exchangeable.sphere import uniform
 
 NOISE, PRIOR = 0.5, 0.8
 """sigma and tau of every check; no power of tau is 1, so that a forgotten one is found."""

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from bayesattn import runs
-from bayesattn.runs import store
+from bayesattn.jobs.runs import store
 from bayesattn.samplers import blocks as block_runner
 from tests import zoo
 from tests.killed_run import BLOCK, CHUNK

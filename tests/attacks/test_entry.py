@@ -17,10 +17,11 @@ from rich.console import Console
 import bayesattn as ba
 from bayesattn import cli, plots, report
 from bayesattn._util.progress import Bars
-from bayesattn.checks import pruning, study
-from bayesattn.cli import screen, theory
-from bayesattn.plots.diagnostics import scalars, trace
-from bayesattn.plots.validation import order_parameter_against_width, order_parameters
+from bayesattn.jobs import study
+from bayesattn.jobs.cli import screen, theory
+from bayesattn.jobs.plots.diagnostics import scalars, trace
+from bayesattn.jobs.plots.validation import order_parameter_against_width, order_parameters
+from bayesattn.questions import pruning
 from tests.attacks.conftest import refused
 from tests.posteriors import tiny_model
 from tests.screens import Terminal

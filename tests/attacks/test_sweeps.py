@@ -16,9 +16,9 @@ import distributed
 import pytest
 
 from bayesattn import runs, sweep
+from bayesattn.jobs.sweep import clusters
+from bayesattn.jobs.sweep.plan import _name, flat
 from bayesattn.samplers import pilot
-from bayesattn.sweep import clusters
-from bayesattn.sweep.plan import _name, flat
 from bayesattn.tasks import training
 from tests.processes import Started, run_command
 from tests.test_cli import IMAGES, SMALL

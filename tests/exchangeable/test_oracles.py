@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate
 
 from bayesattn import exchangeable as ex
-from bayesattn.exchangeable import rates
+from bayesattn.questions.exchangeable import rates
 from tests.statistics import near
 
 

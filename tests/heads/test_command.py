@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.head_posterior import predicted_losses
-from bayesattn.plots import heads_figure
+from bayesattn.jobs.plots import heads_figure
+from bayesattn.questions.heads import predicted_losses
 
 FEW = ("--chains", "2", "--warmup", "60", "--draws", "60")
 MODEL = """temperature = 0.3

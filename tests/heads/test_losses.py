@@ -10,13 +10,13 @@ import xarray as xr
 from scipy import special, stats
 
 import bayesattn as ba
-from bayesattn.head_posterior import losses
-from bayesattn.head_posterior.bridge import bridge
-from bayesattn.head_posterior.fit import at_saddle_point, without_paths
-from bayesattn.head_posterior.losses import Losses, predicted_losses
-from bayesattn.head_posterior.units import units_of
+from bayesattn.questions.heads import losses
+from bayesattn.questions.heads.bridge import bridge
+from bayesattn.questions.heads.fit import at_saddle_point, without_paths
+from bayesattn.questions.heads.losses import Losses, predicted_losses
+from bayesattn.questions.heads.units import units_of
+from bayesattn.questions.singular import without_head
 from bayesattn.samplers.smc import anneal
-from bayesattn.singular import without_head
 from bayesattn.theory.evidence import Evidence
 from bayesattn.theory.mode import FlatMode, find_mode
 from tests.conftest import model_of

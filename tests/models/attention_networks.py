@@ -7,7 +7,7 @@ from scipy import special
 
 import bayesattn as ba
 from bayesattn.models import TokenAttention
-from bayesattn.reference.quantities import quantities_of
+from bayesattn.questions.reference.quantities import quantities_of
 
 BATCH = 2**14
 

@@ -6,7 +6,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import plots, report, runs
-from bayesattn.models.load import heads_of_task, must_train
+from bayesattn.tasks.load import heads_of_task, must_train
 
 FILE = """
 temperature = 0.1

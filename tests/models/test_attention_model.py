@@ -13,14 +13,14 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn.checks import calibration
 from bayesattn.models import Collapsed, CollapsedAttention, TokenAttention, collapsed
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.origin import model_in
 from bayesattn.models.queries_keys import heads_of
 from bayesattn.models.trees import opened
 from bayesattn.network import network
-from bayesattn.reference.quantities import quantities_of_draws
+from bayesattn.questions import calibration
+from bayesattn.questions.reference.quantities import quantities_of_draws
 from bayesattn.samplers.smc import anneal
 from bayesattn.theory.bartlett import layer_shapes
 from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.checks import calibration
 from bayesattn.checks.accuracy import share_right
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
@@ -17,6 +16,7 @@ from bayesattn.kernels.choice import gaussian_process
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.models import Tokens, collapsed, path
 from bayesattn.network import effective_weights
+from bayesattn.questions import calibration
 from bayesattn.samplers.program import program
 from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett

@@ -14,8 +14,9 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.checks.mean_predictor import readout_batches
-from bayesattn.exchangeable import latent_posterior
+from bayesattn.checks.verdict import VERDICTS
 from bayesattn.models import Collapsed, LatentModel
+from bayesattn.questions.exchangeable import latent_posterior
 from tests import dense
 from tests import zoo as models
 from tests.posteriors import tiny_model
@@ -78,7 +79,7 @@ def test_numpyros_chains_are_draws_like_ours(model, reference, parameterisation)
     assert ba.diagnostics.diagnose(tree).draws == DRAWS
     assert ba.predict(tree, model.test_path_inputs).mean.shape[0] == len(model.test_path_inputs)
     if model.has_theory:
-        assert ba.validate(model, tree).verdict in ba.validation.VERDICTS
+        assert ba.validate(model, tree).verdict in VERDICTS
     same = ba.from_numpyro(dict(mcmc.get_samples(group_by_chain=True)), model, parameterisation)
     np.testing.assert_array_equal(same["sample_stats"]["lp"], tree["sample_stats"]["lp"])
 

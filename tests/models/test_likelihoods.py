@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.checks import calibration
 from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, left_out
+from bayesattn.questions import calibration
 from tests.conftest import relative_error
 from tests.statistics import likely, near
 from tests.zoo import classes

@@ -11,7 +11,7 @@ from scipy import special
 import bayesattn as ba
 from bayesattn.models import latent_outputs
 from bayesattn.models.collapsed import WithOutputs
-from bayesattn.prior_draws import from_prior
+from bayesattn.models.prior_draws import from_prior
 from bayesattn.theory.whitening import Whitening
 from tests.conftest import relative_error
 from tests.models.test_own_likelihoods import Laplace

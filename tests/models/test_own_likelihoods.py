@@ -11,7 +11,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import likelihoods, runs
-from bayesattn.checks import calibration
+from bayesattn.questions import calibration
 from tests.statistics import likely, near
 
 FEW = {"chains": 1, "warmup": 20, "draws": 20}

@@ -11,9 +11,9 @@ import pytest
 from numpyro.infer.util import log_density
 
 import bayesattn as ba
-from bayesattn.reference import formats
-from bayesattn.reference.posteriors import POSTERIORS, model_of
-from bayesattn.reference.stan import stan_data, stan_program
+from bayesattn.questions.reference import formats
+from bayesattn.questions.reference.posteriors import POSTERIORS, model_of
+from bayesattn.questions.reference.stan import stan_data, stan_program
 from tests import dense
 from tests.reference import stan
 
@@ -114,6 +114,6 @@ def test_bad_arguments_are_named(tmp_path):
 def test_a_file_that_exists_is_refused_before_drawing(tmp_path, monkeypatch):
     (tmp_path / "models/stan").mkdir(parents=True)
     (tmp_path / "models/stan/attention_one_head.stan").write_text("mine")
-    monkeypatch.setattr("bayesattn.reference.formats.sample", None)
+    monkeypatch.setattr("bayesattn.questions.reference.formats.sample", None)
     with pytest.raises(FileExistsError, match=r"attention_one_head\.stan"):
         ba.reference.export("one_head", tmp_path, format="posteriordb")

@@ -12,10 +12,10 @@ import xarray as xr
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.checks.grading import BIASED, CANNOT_TELL, RIGHT
-from bayesattn.plots import grade_figure
-from bayesattn.reference import make, posteriors
-from bayesattn.reference.posteriors import FOLDER
+from bayesattn.jobs.plots import grade_figure
+from bayesattn.questions.grading import BIASED, CANNOT_TELL, RIGHT
+from bayesattn.questions.reference import make, posteriors
+from bayesattn.questions.reference.posteriors import FOLDER
 from tests.posteriors import exact_scalar_posterior
 from tests.statistics import likely, near
 

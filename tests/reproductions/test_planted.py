@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bayesattn.exchangeable import rates
+from bayesattn.questions.exchangeable import rates
 from reproductions.claims import Findings
 from reproductions.tokens import CHECKS, bayes, bridge, convergence, learning, masked, pretraining, stream, supervised
 

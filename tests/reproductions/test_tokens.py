@@ -9,7 +9,7 @@ import pytest
 from scipy import special
 
 from bayesattn import exchangeable as ex
-from bayesattn.exchangeable import rates
+from bayesattn.questions.exchangeable import rates
 from reproductions.registry import ROWS, TOKENS
 from reproductions.tokens import (
     EXPERIMENTS,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.cli.compiled import compile_quickly
+from bayesattn.jobs.cli.compiled import compile_quickly
 from bayesattn.models import LatentModel
 from bayesattn.samplers import DRAWS_VERSION, SAMPLERS
 from tests.conftest import SHIFT

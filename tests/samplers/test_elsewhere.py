@@ -12,8 +12,8 @@ from numpyro.infer.mcmc import MCMCKernel
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn.checks import calibration
 from bayesattn.models import collapsed
+from bayesattn.questions import calibration
 from bayesattn.samplers import Job, blocks, curvature
 from tests import zoo as models
 from tests.statistics import agree

@@ -16,8 +16,8 @@ from scipy import special
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn.checks import calibration
 from bayesattn.network import effective_weights
+from bayesattn.questions import calibration
 from bayesattn.samplers import Job, tempered
 from tests.posteriors import weighed_mean
 from tests.statistics import agree

@@ -13,10 +13,10 @@ import bayesattn as ba
 from bayesattn import plots
 from bayesattn.models import Path
 from bayesattn.network import effective_weights
-from bayesattn.singular import attention_law, learning_coefficient_of
-from bayesattn.singular import coefficient as learning_coefficient_module
-from bayesattn.singular.best_fit import BestFit, best_fit_of
-from bayesattn.singular.loss import loss
+from bayesattn.questions.singular import attention_law, learning_coefficient_of
+from bayesattn.questions.singular import coefficient as learning_coefficient_module
+from bayesattn.questions.singular.best_fit import BestFit, best_fit_of
+from bayesattn.questions.singular.loss import loss
 from tests.conftest import model_of
 from tests.singular.networks import network
 from tests.statistics import DRAWS_PER_DEGREE, near
@@ -163,7 +163,7 @@ def test_a_found_best_fit_is_lowered_by_draws(monkeypatch):
     """A search that stops early is caught by the chains."""
     model = network((1,), (1, 2), 2, outputs=2, labels=np.random.default_rng(3).normal(size=(2, 2)))
     exact = best_fit_of(model).square
-    monkeypatch.setattr("bayesattn.singular.best_fit.least_squares", lambda model, seed: exact + 1.0)
+    monkeypatch.setattr("bayesattn.questions.singular.best_fit.least_squares", lambda model, seed: exact + 1.0)
     found = ba.learning_coefficient(model, [0.1, 1e-3], **SHORT | {"draws": 100})
     assert exact <= found.best_fit.square < exact + 1e-2
     assert found.value[-1] > 0
@@ -242,7 +242,7 @@ def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
     model, least, losses = rank_one
     found = learning_coefficient_of(losses, model)
     near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=0.25)
-    monkeypatch.setattr("bayesattn.singular.best_fit.least_squares", lambda model, seed: least + 0.3)
+    monkeypatch.setattr("bayesattn.questions.singular.best_fit.least_squares", lambda model, seed: least + 0.3)
     assert learning_coefficient_of(losses, model, noise=0).value == pytest.approx(
         np.mean(losses - losses.min()) / (2 * model.temperature)
     )
@@ -282,7 +282,7 @@ def test_summary_figure_and_json(one_path):
     summary = one_path.summary()
     columns = ["value", "error", "slope", "slope_error", "ess", "rhat", "fluctuation", "fluctuation_error"]
     assert ([*summary.columns], [*summary.index]) == (columns, [1e-2, 1e-4, 1e-6])
-    assert one_path.plot().axes[0].get_xlabel() == "temperature T (1 / β of L_n = S / 2n)"
+    assert plots.learning_coefficient_figure(one_path).axes[0].get_xlabel() == "temperature T (1 / β of L_n = S / 2n)"
     assert (
         json.loads(json.dumps(one_path.to_dict()))["statement"]
         == "cannot tell: 3 temperatures are too few, at least 4 are needed"
@@ -292,14 +292,13 @@ def test_summary_figure_and_json(one_path):
         plots.learning_coefficient_figure(3)
 
 
-def test_default_temperatures_end_where_float64_does(one_path, monkeypatch):
+def test_default_temperatures_end_where_float64_does(one_path):
     def fails(model, **job):
         if model.temperature < 1e-3:
             raise ba.theory.NotConverged("no mode", None)
         return ba.sample(model, **job)
 
-    monkeypatch.setattr("bayesattn.singular.coefficient.sample", fails)
-    found = ba.learning_coefficient(one_path.model, chains=1, warmup=300, draws=50)
+    found = ba.learning_coefficient(one_path.model, chains=1, warmup=300, draws=50, sample=fails)
     np.testing.assert_allclose(found.temperatures, [0.1, 0.01, 0.001])
     assert found.stopped == "float64 does not suffice at T = 0.0001: no mode"
 

@@ -7,7 +7,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import theory
-from bayesattn.singular import head_capacities, without_head
+from bayesattn.questions.singular import head_capacities, without_head
 from tests.conftest import model_of
 from tests.dense import outputs
 from tests.singular.networks import network

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.singular import attention_law, deep_linear_law
+from bayesattn.questions.singular import attention_law, deep_linear_law
 
 
 def architecture(heads, widths, outputs=1, skips=()):

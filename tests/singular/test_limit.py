@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from bayesattn.singular.limit import FEWEST, fitted
+from bayesattn.questions.singular.limit import FEWEST, fitted
 from tests.statistics import likely
 
 TEMPERATURES = 10.0 ** -np.arange(1, 10)

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.singular import attention_law, deep_linear_law
+from bayesattn.questions.singular import attention_law, deep_linear_law
 from tests.singular.networks import network
 from tests.statistics import DRAWS_PER_DEGREE, likely, near
 

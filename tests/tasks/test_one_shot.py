@@ -11,9 +11,10 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn._util.input_files import read_arrays
-from bayesattn.checks import pruning
-from bayesattn.models import load_task, token
+from bayesattn.models import token
+from bayesattn.questions import pruning
 from bayesattn.tasks import OneShot, training
+from bayesattn.tasks.load import load_task
 from tests.conftest import OMNIGLOT_FOLDER, relative_error
 from tests.statistics import likely
 from tests.tasks.test_images import draw_characters

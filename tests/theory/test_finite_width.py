@@ -12,6 +12,7 @@ import xarray as xr
 from scipy import stats
 
 import bayesattn as ba
+from bayesattn.checks.scaling import scaling
 from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.theory import bartlett
@@ -105,7 +106,7 @@ def test_scaling_of_draws_at_fixed_load():
     for width in widths:
         model = model_of(*gaussian_teacher(width, (2,)))
         validations.append(ba.validate(model, ba.sample(model, warmup=300, draws=20000)))
-    assert ba.validation.scaling(validations).slope == pytest.approx(-1, abs=0.15)
+    assert scaling(validations).slope == pytest.approx(-1, abs=0.15)
     deviations, remaining, errors = (
         np.array([getattr(v, f"relative_{name}") for v in validations]) for name in ("deviation", "remaining", "error")
     )
@@ -123,10 +124,10 @@ def test_scaling_recovers_a_power_law():
     def fake(width, deviation, error):
         return Mock(spec=ba.Validation, width=width, relative_deviation=deviation, relative_error=error)
 
-    fit = ba.validation.scaling([fake(n, 2.0 * n**-1.3, 1e-4) for n in (10, 30, 100)] + [fake(1000, 1e-5, 1e-4)])
+    fit = scaling([fake(n, 2.0 * n**-1.3, 1e-4) for n in (10, 30, 100)] + [fake(1000, 1e-5, 1e-4)])
     assert fit.slope == pytest.approx(-1.3, abs=1e-9)
     assert fit.widths == (10, 30, 100)
-    assert ba.validation.scaling([fake(10, 0.1, 0.01), fake(30, 0.02, 0.01)]) is None
+    assert scaling([fake(10, 0.1, 0.01), fake(30, 0.02, 0.01)]) is None
 
 
 def deviations_agree(draws, variance, *, finds, allowed):

@@ -1,0 +1,127 @@
+"""Comparison of the theory of a model with draws of its posterior."""
+
+import dataclasses
+
+import numpy as np
+import xarray as xr
+
+from bayesattn._util.checks import positive
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.settings import with_own_settings
+from bayesattn.checks.accuracy import Accuracy, accuracy_of
+from bayesattn.checks.alignment import alignment_over_draws
+from bayesattn.checks.comparison import along_directions, joint_p_of
+from bayesattn.checks.diagnostics import diagnose
+from bayesattn.checks.mean_predictor import gp_mean, mean_predictor, outputs_of, readout_batches
+from bayesattn.checks.mixing import from_below_diagonal, moments, on_and_below_diagonal
+from bayesattn.checks.predicted import Predicted, predicted
+from bayesattn.checks.validation import MIXING, Validation
+from bayesattn.checks.verdict import LEVEL, MARGIN
+from bayesattn.models import Model
+from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
+
+
+@with_own_settings
+def validate(
+    model: Model,
+    draws: Draws,
+    *,
+    margin: float = MARGIN,
+    level: float = LEVEL,
+    prediction: Predicted | None = None,
+) -> Validation:
+    """Compare the theory of a model with draws of its posterior.
+
+    Args:
+        model: the posterior.
+        draws: result of `bayesattn.sample` for the model, a `bayesattn.runs.Run` of it, or a run's folder.
+        margin: relative difference of U and of the mean predictor within which the theory is said to hold.
+        level: probability of rejecting a correct theory, divided among entries of U, their joint test and the mean
+            predictor; 1 - level is the confidence of the stated bound.
+        prediction: result of `predicted` for the model, if already computed.
+
+    Raises:
+        ValueError: draws without order parameters, or known to be of another model (the message states the difference);
+            joined trees that mix models, have chains of different lengths, or contain the same draws twice; a margin not
+            above 0, a level not between 0 and 1.
+        NotConverged: the theory's solver failed.
+    """
+    margin, level = positive("margin", margin), positive("level", level)
+    if level >= 1:
+        raise BayesattnError(f"level must be below 1, got {level:g}")
+    tree, paths = opened_of(draws, model), model.architecture.rows
+    sampled = xr.DataArray(order_parameters_in(tree, model), dims=ORDER_PARAMETER_AXES)
+    saddle, corrected, relative_variance, mean_predictors = prediction or predicted(model)
+    accuracy = directions = by_batch = None
+    if mean_predictors is not None:
+        by_batch = readout_batches(model, sampled.values)
+        batches = outputs_of(model, by_batch)
+        if np.any(mean_predictors["corrected"]):  # else labels or test inputs are 0: nothing to be relative to
+            directions = along_directions(mean_predictors, batches, float(np.max(relative_variance)), level)
+        if model.test_labels is not None and np.any(model.test_labels):
+            accuracy = accuracy_of(model, mean_predictors, batches)
+    direction = corrected - saddle
+    direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
+    along = (sampled * direction).sum(("path", "other_path"))
+    entries = on_and_below_diagonal(sampled)
+    of_entries, of_direction = moments(entries, tails=True), moments(along)
+
+    def matrix(name: str) -> np.ndarray:
+        return from_below_diagonal(of_entries[name], paths)
+
+    validation = Validation(
+        model=model,
+        relative_deviation=float(of_direction["mean"] - np.sum(direction * saddle)),
+        relative_remaining=float(of_direction["mean"] - np.sum(direction * corrected)),
+        relative_error=float(of_direction["error"]),
+        order_parameter=matrix("mean"),
+        error=matrix("error"),
+        saddle=saddle,
+        corrected=corrected,
+        relative_variance=np.broadcast_to(relative_variance, corrected.shape),
+        **{name: matrix(name) for name in MIXING},
+        readouts=by_batch,
+        diagnostics=diagnose(tree),
+        accuracy=accuracy,
+        alignment=alignment_over_draws(model, saddle, sampled.values),
+        directions=directions,
+        joint_p=np.nan,
+        margin=margin,
+        level=level,
+    )
+    by_entry = entries.stack(all=("chain", "draw")).transpose("all", "entry").values
+    return dataclasses.replace(validation, joint_p=joint_p_of(validation.entries, by_entry))
+
+
+@with_own_settings
+def accuracy_on(model: Model, validation: Validation) -> Accuracy:
+    """Accuracy of a validation's saddle point, corrected theory and draws on the test examples of `model`.
+
+    The corrected theory here predicts with its mean U; the predictor itself is not corrected.
+
+    Args:
+        model: model with the training examples, architecture and temperature of `validation.model`, and test examples of
+            another kind, for example images of another set.
+        validation: validation of the same posterior.
+
+    Raises:
+        ValueError: other training examples, architecture or temperature; no test labels.
+    """
+    ours, theirs = model, validation.model
+    same = ours.architecture == theirs.architecture and ours.temperature == theirs.temperature
+    if not (
+        same and np.array_equal(ours.path_inputs, theirs.path_inputs) and np.array_equal(ours.labels, theirs.labels)
+    ):
+        raise BayesattnError(
+            "model must have training examples, architecture and temperature of validation.model, got others"
+        )
+    if model.test_labels is None:
+        raise BayesattnError("model must have test_labels, got None")
+    if validation.readouts is None:
+        raise BayesattnError("validation must be of a model with test examples, got one without")
+    by_theory = {
+        "theory": mean_predictor(model, validation.saddle),
+        "corrected": mean_predictor(model, validation.corrected),
+        "gp": gp_mean(model),
+    }
+    return accuracy_of(model, by_theory, outputs_of(model, validation.readouts))

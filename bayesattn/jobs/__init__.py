@@ -1,0 +1,1 @@
+"""Jobs: runs on disk, sweeps, reports, plots, and the command line."""

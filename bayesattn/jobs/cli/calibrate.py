@@ -1,0 +1,170 @@
+"""Command `bayesattn calibrate`: does a sampler draw from the posterior?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesattn._util.checks import one_of, seed_number
+from bayesattn.jobs import study
+from bayesattn.jobs.cli.options import (
+    COLLAPSED,
+    DataSeed,
+    FigureFile,
+    Json,
+    ModelName,
+    Overwrite,
+    ParameterisationName,
+    Seed,
+    Temperature,
+    Width,
+    models,
+    results_option,
+)
+from bayesattn.jobs.cli.screen import (
+    CANNOT_TELL,
+    FAILS,
+    HOLDS,
+    bars,
+    new_table,
+    print_json,
+    print_table,
+    results_folder,
+    save_results,
+    say,
+    say_where,
+)
+from bayesattn.questions import calibration
+from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS
+
+CALIBRATED_SAMPLERS = [name for name in SAMPLERS if name not in WITH_REPLICAS]
+"""Samplers for which both tests are available."""
+NARROW_SIMULATIONS = 100
+"""Largest number of simulations of the narrow network; it is enough for p = 1e-12 if chains are stuck in one mode."""
+WHY_NARROW = (
+    "2 paths at width 1, one of which hardly affects the labels: chains that stay in one mode of the posterior look well"
+    " mixed, but fail this test"
+)
+Results = dict[str, tuple[calibration.Calibration, calibration.JointTest]]
+
+
+def calibrate(
+    model: ModelName,
+    sampler: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(CALIBRATED_SAMPLERS)}, or all; may be given several times. By default nuts."),
+    ] = None,
+    parameterisation: ParameterisationName = COLLAPSED,
+    width: Width = None,
+    temperature: Temperature = None,
+    data_seed: DataSeed = None,
+    simulations: Annotated[int, typer.Option(min=calibration.FEWEST_SIMULATIONS, help="Simulated data sets.")] = 200,
+    chains: Annotated[int, typer.Option(min=calibration.FEWEST_CHAINS, help="Chains of the joint test.")] = 1000,
+    draws: Annotated[
+        int, typer.Option(min=calibration.FEWEST_DRAWS, help="Posterior draws that a simulated value is ranked among.")
+    ] = 63,
+    thin: Annotated[int, typer.Option(min=1, help="Transitions between these draws.")] = 5,
+    warmup: Annotated[int, typer.Option(min=1, help="Transitions before the first draw.")] = 200,
+    narrow: Annotated[
+        bool, typer.Option(help="Whether a network narrower than its number of paths is calibrated too.")
+    ] = True,
+    seed: Seed = 0,
+    out: Annotated[Path | None, results_option("calibrate")] = None,
+    figure: FigureFile = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Is each sampler right? Simulation-based calibration and a joint test; exit status 0 if all hold, 1 if one fails.
+
+    Labels are simulated from the prior; only architecture, path inputs and temperature of the model are used. A right
+    sampler fails with a probability of 1 %, over all samplers, quantities and both networks together. Exit status 2: ranks
+    are not uniform, but the draws depend on each other; raise --thin.
+
+    Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
+    """
+    folder = results_folder("calibrate", model, out, figure, overwrite)
+    for name in sampler or []:
+        one_of("--sampler", name, [*CALIBRATED_SAMPLERS, "all"])
+    seed_number("--seed", seed)
+    [case] = models(model, None if width is None else [width], temperature, data_seed)
+    serving = [name for name in CALIBRATED_SAMPLERS if name != "sgld" or parameterisation != COLLAPSED]
+    names = list(dict.fromkeys(name for word in sampler or ["nuts"] for name in (serving if word == "all" else [word])))
+    cases = {model: (case, simulations)}
+    if narrow:
+        cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
+    with bars(quiet=as_json) as shown:
+        # Each joint test counts as one more simulation.
+        total = len(names) * sum(count + 1 for _, count in cases.values())
+        bar = shown.add("simulating", total, note="compiling")
+        done: dict[tuple[str, str], int] = {}
+
+        def report(title: str, name: str, count: int, part: str = "simulations") -> None:
+            done[title, name] = count
+            # The joint tests of the earlier pairs are done.
+            bar.update(sum(done.values()) + len(done) - 1, description=f"{title}: {name}, {part}", note="")
+
+        outcome = study.calibrate(
+            cases,
+            names,
+            draws=draws,
+            thin=thin,
+            chains=chains,
+            seed=seed,
+            progress=report,
+            testing=lambda title, name: report(title, name, cases[title][1], "joint test"),
+            parameterisation=parameterisation.value,
+            warmup=warmup,
+        )
+        bar.update(total)
+    plain = outcome.to_dict()
+    content = {"model": model, "seed": seed, "level": calibration.LEVEL} | plain[model]
+    if narrow:
+        content["narrow"] = {"why": WHY_NARROW} | plain["narrow"]
+    save_results(folder, content, outcome.figure, figure, overwrite)
+    if as_json:
+        print_json(content)
+    else:
+        for title, of in outcome.results.items():
+            _print(of, f"{outcome.simulations[title]} simulations of {title}", thin)
+            if title != model:
+                say(f"{title}: {WHY_NARROW}")
+        say(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
+        say_where(f"figure and results in {folder}")
+    raise typer.Exit({True: HOLDS, False: FAILS, None: CANNOT_TELL}[outcome.holds])
+
+
+def _print(results: Results, title: str, thin: int) -> None:
+    headings = ("sampler", "ranks", "least p", "of", "effective", "of ", "step bias (sd)")
+    ranks = new_table(*headings, text=("sampler", "ranks", "of", "of "))
+    joint_law = new_table("sampler", "joint law", "z-score", "of", text=("sampler", "joint law", "of"))
+    for name, (ranked, joint) in results.items():
+        style = None if ranked.holds and joint.holds else "red"
+        ranks.add_row(
+            name,
+            calibration.VERDICTS[ranked.holds],
+            f"{ranked.p_values.min():.2g}",
+            ranked.names[ranked.p_values.argmin()],
+            f"{100 * ranked.effective.min():.0f} %",
+            ranked.names[ranked.effective.argmin()],
+            "" if ranked.bias is None else f"{ranked.bias:+.3f}",
+            style=style,
+        )
+        greatest = abs(joint.z_scores).argmax()
+        law = "preserved" if joint.holds else "NOT preserved"
+        joint_law.add_row(name, law, f"{abs(joint.z_scores[greatest]):.1f}", joint.names[greatest], style=style)
+    print_table(title, ranks)
+    print_table("joint law of weights and labels", joint_law)
+    ranked, joint = next(iter(results.values()))
+    say(f"least p: the smallest of {len(ranked.names)} quantities, which must be above {ranked.threshold:.1g}")
+    say(f"z-score: the greatest of {len(joint.names)}, which must be below {joint.threshold:.1f}")
+    for name, (ranked, _) in results.items():
+        if ranked.effective.min() < calibration.INDEPENDENT_SHARE:
+            say(
+                f"warning: {name}: the effective sample size is {100 * ranked.effective.min():.0f} % of the ranked"
+                f" draws, below {100 * calibration.INDEPENDENT_SHARE:.0f} %: draws depend on each other;"
+                f" raise --thin above {thin}",
+                style="yellow",
+            )
+    biased = [name for name in results if name in BIASED]
+    if biased:
+        say(f"{', '.join(biased)}: without Metropolis correction, biased by the step size as stated")

@@ -1,0 +1,225 @@
+"""Command `bayesattn sample`: start, resume or inspect a run on disk."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+
+from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.text import cell, duration, with_error
+from bayesattn.jobs import runs
+from bayesattn.jobs.cli.options import (
+    AUTO_SAMPLER,
+    COLLAPSED,
+    Chains,
+    DataSeed,
+    Draws,
+    Json,
+    ModelName,
+    ParameterisationName,
+    SamplerName,
+    Seed,
+    ShowAll,
+    Temperature,
+    Warmup,
+    Width,
+    models,
+)
+from bayesattn.jobs.cli.screen import (
+    CANNOT_TELL,
+    MOST_DIAGONAL_ENTRIES,
+    bars,
+    errors,
+    new_table,
+    print_json,
+    print_table,
+    say,
+    say_paths,
+    say_where,
+    working,
+)
+from bayesattn.kernels.choice import form_at
+from bayesattn.models.collapsed import compressed
+from bayesattn.models.memory import bytes_needed
+from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.samplers import Job
+from bayesattn.samplers.blocks import cores
+from bayesattn.samplers.pilot import estimate, gradients_a_step
+
+ENTRIES_OF_LEAST_ESS = 3
+"""Number of off-diagonal entries of U shown, those with the smallest effective sample size."""
+
+
+def sample(
+    model: ModelName,
+    out: Annotated[Path, typer.Option(help="Folder of the run, a Zarr store; an existing run is resumed.")],
+    width: Width = None,
+    temperature: Temperature = None,
+    data_seed: DataSeed = None,
+    sampler: SamplerName = AUTO_SAMPLER,
+    parameterisation: ParameterisationName = COLLAPSED,
+    chains: Chains = 4,
+    warmup: Warmup = 500,
+    draws: Draws = 1000,
+    seed: Seed = 0,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="order_parameter, prediction, queries_keys, weights; may be given several times. By default the first"
+            " two; the others can be large."
+        ),
+    ] = None,
+    thin: Annotated[int, typer.Option(help="Keep only every THIN-th draw; must divide --draws.")] = 1,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the sampler, such as max_tree_depth=8.")
+    ] = None,
+    target_ess: Annotated[
+        float | None,
+        typer.Option(help="Stop when every entry of U has this effective sample size, of bulk and tails."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Begin no further block of draws after this time; the same command resumes.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=0, help="Largest number of chains at a time; 0 for one per core.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace the run at --out; the old run is kept until the new one is complete.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Estimate the cost from some seconds of sampling, and stop.")
+    ] = False,
+    show_all: ShowAll = False,
+    as_json: Json = False,
+) -> None:
+    """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
+
+    A complete run continues if --draws is larger; if it is smaller, its first draws are shown.
+    Exit status 2: bad input, or draws that are not finite.
+
+    Example: bayesattn sample hidden_markov --draws 2000 --out out/run
+    """
+    [case] = models(model, None if width is None else [width], temperature, data_seed)
+    settings: PlainDict = {
+        "sampler": sampler.value,
+        "parameterisation": parameterisation.value,
+        "chains": chains,
+        "warmup": warmup,
+        "draws": draws,
+        "seed": seed,
+        "thin": thin,
+        "options": dict(map(_parsed_option, option or [])),
+    }
+    if keep:
+        settings["keep"] = keep
+    if dry_run:
+        job = Job.of(**settings).for_model(case)
+        _print_cost(case, job, chains if job.chain_method == "vectorised" else min(chains, threads or cores()), as_json)
+        return
+    before = _done(out)
+    with bars(quiet=as_json) as bar:
+        try:
+            run = runs.sample(
+                case,
+                out,
+                progress=bar.sampling(f"sampling, N = {case.architecture.widths[0]}", chains * (warmup + draws)),
+                threads=threads,
+                overwrite=overwrite,
+                target_ess=target_ess,
+                max_seconds=max_seconds,
+                **settings,
+            )
+        except KeyboardInterrupt as interrupt:
+            status = interrupt.args[0] if interrupt.args else 130
+            text = f"{_done(runs.under_way(out))} of {chains * (warmup + draws)} steps are recorded in {out}"
+            errors.print(f"bayesattn: interrupted; {text}; the same command resumes", soft_wrap=True)
+            raise typer.Exit(status) from None
+    if not run.drawn:
+        say_where(f"{out} has no draws of all chains yet: the same command goes on")
+        raise typer.Exit(CANNOT_TELL)
+    rows = [row for row in run.summary() if row["quantity"] == "order_parameter"]
+    diagnostics = run.diagnose()
+    if as_json:
+        print_json(
+            {"out": str(out), "identity": run.identity, "order_parameter": rows, "diagnostics": diagnostics.to_dict()}
+        )
+        return
+    if rows:
+        _print_entries(case, rows, show_all)
+    say(diagnostics.overall())
+    for warning in diagnostics.warnings():
+        say(f"warning: {warning}", style="yellow")
+    if not run.complete:
+        say_where(f"{out} is stopped: {run.drawn} draws of {chains} chains; without target and limit, it goes on")
+        return
+    complete = before == chains * (warmup + draws) and not overwrite
+    say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.drawn} draws of {chains} chains")
+
+
+def _print_cost(case: NetworkPosterior, job: Job, at_once: int, as_json: bool) -> None:
+    form = None
+    with working("timing a gradient, or some seconds of one chain", as_json):
+        needed = bytes_needed(case, job.parameterisation, at_once)
+        if job.parameterisation == "collapsed" and has_fixed_attention(case):
+            form = form_at(compressed(case), case.architecture.factor_columns)
+        cost = estimate(case, job)
+    seconds = cost.compilation + job.chains * job.transitions * cost.seconds_per_step / at_once
+    stored = job.chains * job.kept * cost.bytes_per_draw
+    if as_json:
+        print_json({"form": form, "memory": needed, "disk": stored, "seconds": seconds} | cost._asdict())
+        return
+    if form is not None:
+        say(f"K by {form.replace('_', ' ')}")
+    say(f"memory: at least {decimal(needed)}; on disk: {decimal(stored)}")
+    say(
+        f"time: about {duration(seconds)}, {duration(cost.compilation)} of it to prepare and to compile, then"
+        f" {cost.seconds_per_step:.2g} s a step of one chain, {at_once} at a time"
+        + ("" if cost.measured else f" (a gradient was timed: {gradients_a_step(job)} of them a step)")
+    )
+
+
+def _print_entries(case: NetworkPosterior, rows: list[PlainDict], show_all: bool) -> None:
+    biased = "bias" in rows[0]
+    table = new_table("entry", "mean", "sd", "R-hat", "ESS", "tail ESS", *(["step bias"] if biased else []))
+    numbers = {name: number for number, name in enumerate(case.row_names, 1)}
+    off = [row for row in rows if row["path"] != row["other_path"] and row["ess"] is not None]
+    fewest = sorted(off, key=lambda row: row["ess"])[:ENTRIES_OF_LEAST_ESS]
+    own = sorted((row for row in rows if row["path"] == row["other_path"]), key=lambda row: -row["mean"])[
+        :MOST_DIAGONAL_ENTRIES
+    ]
+    chosen = [row for row in rows if show_all or row in own or row in fewest]
+    for row in chosen:
+        cells = [with_error(row["mean"], row["error"])]
+        forms = (("sd", ".3g"), ("rhat", ".3f"), ("ess", ".0f"), ("tail_ess", ".0f"))
+        cells += [cell(row[name], form) for name, form in forms]
+        cells += [with_error(row["bias"], row["bias_error"])] if biased else []
+        table.add_row(f"{numbers[row['path']]},{numbers[row['other_path']]}", *cells)
+    print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", table)
+    say("±: Monte Carlo error; R-hat, ESS, tail ESS: of the draws of that entry")
+    say_paths(case.row_names, [numbers[row[axis]] for row in chosen for axis in ("path", "other_path")])
+    if len(chosen) < len(rows):
+        say(f"{len(rows) - len(chosen)} entries are not shown: --all shows them")
+
+
+def _parsed_option(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except RecursionError:
+        parsed = {}
+    except tomllib.TOMLDecodeError:
+        parsed = {"value": value} if equals and value else {}
+    if parsed.keys() != {"value"}:
+        raise BayesattnError(f"--option must be NAME=VALUE, such as max_tree_depth=8, got {shown(text)}")
+    return name.strip(), parsed["value"]
+
+
+def _done(out: Path) -> int:
+    """Number of recorded steps of all chains of a run together, 0 without a run."""
+    try:
+        return sum(runs.Run(out).done)
+    except runs.RunError:
+        return 0

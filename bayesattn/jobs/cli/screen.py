@@ -1,0 +1,188 @@
+"""Output shared by commands: consoles, tables, progress bars, JSON."""
+
+import itertools
+import json
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.files import finite, replace_file, require_new
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.progress import Bar, Bars, StandardError
+from bayesattn._util.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from bayesattn.tasks.training import Progress
+
+HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
+"""Exit statuses of commands with a verdict; bad input has status 2 too, with a line on standard error."""
+
+GAPS, NARROW_GAPS = (0, 2, 0, 0), (0, 1, 0, 0)
+"""Padding of a table's cells, and that of a table too wide for the screen."""
+MOST_COLUMNS = 10_000
+"""Width of a screen that no table fills."""
+UNBREAKABLE_SPACES, NO_BREAK_SPACE = re.compile(r" (?=[±%])|(?<=±) "), "\N{NO-BREAK SPACE}"
+
+
+class Screen(Console):
+    """Console that prints names literally: no markup, no emoji, no control characters."""
+
+    def __init__(self, file: IO[str] | None = None):
+        super().__init__(markup=False, emoji=False, file=file)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Text for the terminal from a string, without control characters."""
+        return super().render_str(printable(text), **settings)
+
+
+screen, errors = Screen(), Screen(cast(IO[str], StandardError()))
+
+
+def bars(quiet: bool = False) -> Bars:
+    """Progress bars of a command, on standard error."""
+    return Bars(False if quiet else None, errors)
+
+
+@contextmanager
+def working(description: str, quiet: bool = False) -> Iterator[Bar]:
+    """Context with a progress bar for work of unknown length."""
+    with bars(quiet) as shown:
+        yield shown.add(description)
+
+
+@contextmanager
+def training_progress(quiet: bool = False) -> Iterator[Callable[["Progress"], None]]:
+    """Context with the callback of `training_bar` as the only bar."""
+    with bars(quiet) as shown:
+        yield training_bar(shown, "training")
+
+
+def training_bar(shown: Bars, description: str) -> Callable[["Progress"], None]:
+    """Callback for `bayesattn.tasks.training.train`, with a bar that appears when training begins."""
+    begun: list[Bar] = []
+
+    def report(event: "Progress") -> None:
+        if not begun:
+            begun.append(shown.add(description, event.total))
+        note = f"loss {event.loss:.2f}, {100 * event.accuracy:.0f} % right"
+        begun[0].update(event.done, note=note)
+
+    return report
+
+
+def new_table(*headings: str, text: Collection[str] = ()) -> Table:
+    """Table whose numbers never wrap; the text columns named in `text` wrap on a narrow screen."""
+    table = Table(box=None, padding=GAPS)
+    for heading in headings:
+        words = heading in text
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+    return table
+
+
+def print_table(title: str, table: Table) -> None:
+    """Print a title above a table. No cell is cut: a table too wide for the screen has narrower gaps, then longer lines."""
+    unlimited = screen.options.update(max_width=MOST_COLUMNS)
+    for column in table.columns:
+        if column.no_wrap:
+            column.min_width = max(cell_len(str(text)) for text in (column.header, *column.cells))
+    if table.__rich_measure__(screen, unlimited).minimum > screen.width:
+        table.padding = NARROW_GAPS
+        least = table.__rich_measure__(screen, unlimited).minimum
+        table.width = least if least > screen.width else None
+    screen.print(title, style="italic")
+    screen.print(table, crop=False)
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print sentences, with line breaks that keep numbers together with their errors and units."""
+    bound = printable(UNBREAKABLE_SPACES.sub(NO_BREAK_SPACE, text))
+    lines = textwrap.wrap(bound, screen.width, break_long_words=False, break_on_hyphens=False)
+    screen.print("\n".join(lines).replace(NO_BREAK_SPACE, " "), style=style, soft_wrap=True)
+
+
+def say_where(text: str) -> None:
+    """Print a sentence with a path on one line, so that a path of any length can be copied."""
+    screen.print(text, soft_wrap=True)
+
+
+MOST_DIAGONAL_ENTRIES = 20
+"""Number of diagonal entries of U that tables show, the largest ones."""
+
+
+def say_paths(names: Sequence[str], numbers: Collection[int]) -> None:
+    """Print the names of the paths with these numbers; tables show only the numbers."""
+    chosen = [f"{number}: {name}" for number, name in enumerate(names, 1) if number in numbers]
+    say("paths: " + ", ".join(each.replace(" ", NO_BREAK_SPACE) for each in chosen))
+
+
+def as_options(text: str) -> str:
+    """Message of the library, with arguments replaced by command-line options."""
+    return text.replace("overwrite=True", "--overwrite")
+
+
+def to_json(content: PlainDict | list[PlainDict]) -> str:
+    """JSON of plain values, with null for numbers that are not finite, which JSON cannot represent."""
+    return json.dumps(finite(content), indent=1, allow_nan=False)
+
+
+def print_json(content: PlainDict | list[PlainDict]) -> None:
+    """Print JSON, and nothing else, to standard output."""
+    print(to_json(content))
+
+
+def results_folder(command: str, model: str, out: Path | None, figure: Path | None, overwrite: bool) -> Path:
+    """Folder `out` for a command's results; by default out/COMMAND-MODEL, with a number appended if it exists.
+
+    Raises an error, before any computation, if the folder or the file `figure` cannot be written.
+    """
+    folder = Path("out") / f"{command}-{Path(model).stem}"
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    folder = out or next(each for each in itertools.chain([folder], numbered) if not each.exists())
+    refuse_to_overwrite(folder, overwrite)
+    require_free_figure(figure, overwrite)
+    return folder
+
+
+def require_free_figure(file: Path | None, overwrite: bool) -> None:
+    """Raise an error, before any computation, if --figure cannot be written."""
+    if file is not None:
+        from bayesattn.jobs.plots.style import checked_file
+
+        refuse_to_overwrite(checked_file("--figure", file, overwrite=True), overwrite, folder=False, option="--figure")
+
+
+def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option: str = "--out") -> None:
+    """Raise FileExistsError if the path exists, ValueError if it cannot be created."""
+    there = next(above for above in path.absolute().parents if above.exists())
+    if not there.is_dir():
+        raise BayesattnError(f"{option} must be in a folder, got {path}, and {there} is a file")
+    if not overwrite:
+        require_new(option, path, "choose another or give --overwrite")
+    if path.exists() and path.is_dir() != folder:
+        raise BayesattnError(f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is none")
+
+
+def save_results(
+    folder: Path, content: PlainDict, draw: Callable[[], "Figure"], file: Path | None = None, overwrite: bool = False
+) -> None:
+    """Write result.json and figure.png to a command's folder, and the figure also to `file` if given."""
+    from bayesattn.jobs.plots.style import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / "result.json", to_json(content).encode())
+    figure = draw()
+    # Whether the folder may exist was checked before any computation.
+    save(figure, folder / "figure.png", overwrite=True)
+    if file is not None:
+        save(figure, file, overwrite=overwrite)

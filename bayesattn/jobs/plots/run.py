@@ -1,0 +1,282 @@
+"""Figures of draws, on disk or in memory: mixing of chains, posterior of U, and predictions."""
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, FigureBase
+
+from bayesattn._util.checks import one_of
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
+from bayesattn.architecture import Architecture
+from bayesattn.checks.accuracy import share_right
+from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
+from bayesattn.jobs.plots import diagnostics
+from bayesattn.jobs.plots.style import (
+    MOST_ROWS_WITH_ENTRIES,
+    heat_map,
+    legend_below,
+    name_ticks,
+    palette,
+    short,
+    whole_numbers,
+)
+from bayesattn.models import CENTRAL
+from bayesattn.models.arviz import dataset
+from bayesattn.models.origin import described_in
+from bayesattn.models.trees import Draws, opened
+
+KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
+INTERVALS = (0.5, 0.94)
+"""Probabilities of the thick and of the thin interval."""
+WIDTH, HEIGHTS = 13.0, {"trace": 2.6, "rank": 2.8, "ess": 2.8, "energy": 2.8, "U": 5.2, "prediction": 4.6}
+"""Width of the page and heights of the kinds of figures, in inches."""
+MOST_EXAMPLES_WITH_INTERVALS = 60
+"""Largest number of test examples that have separate intervals."""
+MOST_PATHS_DRAWN = 20
+"""Largest number of paths shown; with more paths, those with the largest diagonal entries of U are shown."""
+
+
+class Names(NamedTuple):
+    """Names from the description of draws: the ways through each layer (one output), or the outputs (if several)."""
+
+    heads: Sequence[Sequence[str]] | None = None
+    outputs: Sequence[str] | None = None
+
+
+UNNAMED = Names()
+LOG_AXIS_RATIO = 30.0
+"""Ratio of the largest to the smallest entry above which the axis is logarithmic."""
+
+
+def run_figure(run: Draws, kinds: Sequence[str] | None = None) -> Figure:
+    """Figures of draws on one page: traces, ranks, effective sample size, energy, U (or z), predictions.
+
+    Args:
+        run: a `bayesattn.runs.Run` or a run's folder, complete or not, once every chain has draws; or the result of
+            `bayesattn.sample`, also after further operations.
+        kinds: kinds of figures, among `KINDS`; by default all kinds for which there are data.
+
+    Raises:
+        ValueError: an unknown kind, a kind without data, a run without draws so far, draws that are not finite, an argument
+            that is not draws.
+        RunError: a run that cannot be read.
+    """
+    return figure_and_lacking(run, kinds)[0]
+
+
+def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[Figure, dict[str, str]]:
+    """Figure of `run_figure`, and the kinds without data, with reasons."""
+    for kind in [kinds] if isinstance(kinds, str) else kinds or ():
+        one_of("kinds", kind, KINDS)
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    draws = opened(run).compute()
+    if not draws["posterior"].sizes["draw"]:
+        raise BayesattnError("run must have draws to show, got one that has none yet")
+    missing = lacking(draws)
+    for kind in kinds or ():
+        if kind in missing:
+            raise BayesattnError(f"kinds may hold {kind!r} only if there are data for it, but {missing[kind]}")
+    quantities = diagnostics.scalars(draws)
+    chosen = [kind for kind in KINDS if kind in (kinds or KINDS) and kind not in missing]
+    figure = plt.figure(figsize=(WIDTH, 0.7 + sum(HEIGHTS[kind] for kind in chosen)), layout="constrained")
+    figure.suptitle(run_title(draws), fontsize=13)
+    names = names_of(draws)
+    heights = [HEIGHTS[kind] for kind in chosen]
+    for part, kind in zip(np.atleast_1d(figure.subfigures(len(chosen), 1, height_ratios=heights)), chosen, strict=True):
+        draw(part, kind, draws, quantities, names)
+    return figure, missing
+
+
+def names_of(draws: xr.DataTree) -> Names:
+    """Names in the description of a tree; `UNNAMED` without a description, or for a model without heads."""
+    about = described_in(draws)
+    try:
+        arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]
+        outputs = names.get("output_names")
+        if arch.output_axes:
+            return Names(None, outputs if outputs and len(outputs) == arch.outputs else None)
+        return Names(arch.way_names(names["head_names"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return UNNAMED
+
+
+def run_title(draws: xr.DataTree) -> str:
+    """Title with model, width, temperature, sampler and draws, as far as known."""
+    about, sizes, parts = described_in(draws), draws["posterior"].sizes, []
+    try:
+        model, settings = tomllib.loads(about["model"]), tomllib.loads(about.get("sampler", ""))
+        parts.append(short(about["about_model"]["name"]))
+        parts += [f"N = {model['architecture']['widths'][0]}"] if "architecture" in model else []
+        parts += [f"T = {model['temperature']:g}"] if "temperature" in model else []
+        parts += [f"{settings['sampler']} ({settings['parameterisation']})"] if "sampler" in settings else []
+    except (AttributeError, KeyError, TypeError, ValueError):
+        parts = ["draws of a model that they do not name"]
+    chains = "1 chain" if sizes["chain"] == 1 else f"{sizes['chain']} chains"
+    return ", ".join([*parts, f"{chains} of {sizes['draw']} draws"])
+
+
+def draw(figure: FigureBase, kind: str, draws: Draws, quantities: Mapping[str, Scalar], names: Names = UNNAMED) -> None:
+    """Draw one kind of figure of draws and their `scalars` into a figure or subfigure, with names if known."""
+    draws = opened(draws)
+    if kind == "energy":
+        diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
+    elif kind == "U":
+        central(figure, draws, names)
+    elif kind == "prediction":
+        prediction(figure, draws, names)
+    else:
+        kinds: dict[str, Callable] = {"trace": diagnostics.trace, "rank": diagnostics.rank, "ess": diagnostics.ess}
+        kinds[kind](figure, quantities)
+
+
+def lacking(draws: Draws) -> dict[str, str]:
+    """Kinds of figures without data, with reasons."""
+    draws, why = opened(draws), {}
+    posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
+    if "lp" not in statistics and not {*CENTRAL} & {*posterior.data_vars}:
+        why |= dict.fromkeys(("trace", "rank", "ess"), "the draws hold neither U nor z nor their log density")
+    if posterior.sizes["draw"] < FEWEST_DRAWS:
+        few = f"each chain has {posterior.sizes['draw']} draws so far, and {FEWEST_DRAWS} are needed"
+        why |= dict.fromkeys(("rank", "ess", "energy"), few)
+    if posterior.sizes["chain"] < FEWEST_CHAINS:
+        why["rank"] = "one chain has no others to be ranked among"
+    if "energy" not in statistics:
+        why["energy"] = "the sampler has no energy"
+    if not {"order_parameter", "latent"} & set(posterior.data_vars):
+        why["U"] = "the run does not keep it"
+    if "prediction" not in posterior:
+        tested = "constant_data" in draws.children and "test_path_inputs" in draws["constant_data"]
+        why["prediction"] = "the run does not keep predictions" if tested else "the model has no test inputs"
+    return why
+
+
+def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
+    """Draw the posterior mean of U and the posteriors of its diagonal entries; for a latent model, of z and its entries.
+
+    For many paths: the mean of U's diagonal by heads of the first layer and of the layers above, and the largest entries.
+    """
+    posterior, heads = dataset(opened(draws), "posterior"), known.heads
+    (left, right), above = figure.subplots(1, 2, width_ratios=(1, 1.1)), None
+    if "order_parameter" in posterior:
+        sampled, name = posterior["order_parameter"], "U"
+        names = [str(path) for path in posterior["path"].values]
+        rows = columns = entries = names
+        of_entries = np.einsum("cdpp->cdp", sampled.values)
+        title = "diagonal entries of U"
+        if len(names) > MOST_PATHS_DRAWN:
+            greatest = np.sort(np.argsort(-of_entries.mean((0, 1)), kind="stable")[:MOST_PATHS_DRAWN])
+            if heads is not None and len(heads) > 1:
+                by_heads = of_entries.reshape(*of_entries.shape[:2], len(heads[0]), -1)
+                sampled, name = xr.DataArray(by_heads, dims=("chain", "draw", "head", "above")), "the diagonal of U"
+                rows, columns = ([f"head {way}" if way.isdecimal() else way for way in layer] for layer in heads[:2])
+                above = "layer 2"
+                if len(heads) > 2:
+                    above, columns = f"paths of layers 2 to {len(heads)}", [*map(str, range(1, by_heads.shape[3] + 1))]
+            entries, of_entries = [names[path] for path in greatest], of_entries[:, :, greatest]
+            title = f"{MOST_PATHS_DRAWN} greatest of {len(names)} {title}"
+    else:
+        sampled, name = posterior["latent"], "z"
+        values, features = sampled.shape[2:]
+        rows, columns = [f"value {row + 1}" for row in range(values)], [f"feature {c + 1}" for c in range(features)]
+        entries = [f"z[{row + 1}, {column + 1}]" for row, column in np.ndindex(values, features)]
+        of_entries = sampled.values.reshape(*sampled.shape[:2], -1)
+        title = "entries of z"
+    of = moments(sampled)
+    limit = float(np.max(np.abs(of["mean"]))) or 1.0
+    errors = of["error"] if np.isfinite(of["error"]).all() else None
+    image = heat_map(left, of["mean"], rows, columns, limit, errors)
+    if above is not None:
+        left.set(xlabel=above, ylabel="layer 1")
+    numbered = errors is not None and max(errors.shape) <= MOST_ROWS_WITH_ENTRIES
+    left.set_title(f"Posterior mean of {name}" + (" ± Monte Carlo error" if numbered else ""), fontsize=10)
+    figure.colorbar(image, ax=left, shrink=0.85)
+    intervals(right, of_entries.reshape(-1, of_entries.shape[2]), entries)
+    right.set_title(f"Posterior of the {title}", fontsize=10)
+
+
+def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
+    """Draw median, 50 % and 94 % interval of each column of draws in a row with its name."""
+    places, colors = np.arange(len(names)), palette()
+    for share, width in zip(INTERVALS, (4, 1.2), strict=True):
+        low, high = np.quantile(draws, ((1 - share) / 2, (1 + share) / 2), axis=0)
+        axes.hlines(places, low, high, color=colors.blue, linewidth=width, label=f"{100 * share:g} % of draws")
+    median = np.median(draws, axis=0)
+    style: PlainDict = {"markerfacecolor": plt.rcParams["axes.facecolor"], "markersize": 5, "zorder": 4}
+    axes.plot(median, places, "o", color=colors.blue, label="median", **style)
+    if draws.min() > 0 and median.max() > LOG_AXIS_RATIO * median.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    name_ticks(axes.yaxis, names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    legend_below(axes, 3)
+
+
+def prediction(figure: FigureBase, draws: Draws, names: Names = UNNAMED) -> None:
+    """Draw mean predictor and intervals on the test examples, lowest first; with labels, also the mean against them."""
+    draws = opened(draws)
+    sampled = draws["posterior"].to_dataset()["prediction"].values
+    flat = sampled.reshape(sampled.shape[0] * sampled.shape[1], -1)
+    mean = flat.mean(0)
+    order, places = np.argsort(mean, kind="stable"), np.arange(1, len(mean) + 1)
+    constant = dataset(draws, "constant_data")
+    labels = constant["test_labels"].values if "test_labels" in constant else None
+    colors = palette()
+    panels = figure.subplots(1, 1 if labels is None else 2, squeeze=False).flat
+    few = len(mean) <= MOST_EXAMPLES_WITH_INTERVALS
+    for share, width, shade in zip(INTERVALS, (4, 1.2), (0.45, 0.2), strict=True):
+        low, high = np.quantile(flat, ((1 - share) / 2, (1 + share) / 2), axis=0)[:, order]
+        label = f"{100 * share:g} % of draws"
+        if few:
+            panels[0].vlines(places, low, high, color=colors.blue, linewidth=width, label=label)
+        else:
+            panels[0].fill_between(places, low, high, color=colors.blue, alpha=shade, linewidth=0, label=label)
+    style: PlainDict = {"marker": "o"} if few else {"linewidth": 1}
+    ink = plt.rcParams["text.color"]
+    panels[0].plot(places, mean[order], color=ink, markersize=4, zorder=4, label="mean predictor", **style)
+    each = "test example" if sampled.ndim == 3 else "output of a test example"
+    panels[0].set(xlabel=f"{each}, lowest prediction first", ylabel="prediction f", title="Predictions")
+    whole_numbers(panels[0].xaxis)
+    legend_below(panels[0], 3)
+    if labels is not None:
+        against_labels(panels[1], mean, labels, names.outputs)
+
+
+def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Sequence[str] | None = None) -> None:
+    """Draw the mean predictor against the test labels: a histogram for each of two classes, else a point per example.
+
+    With several outputs: for each class, how often each output is the greatest.
+    """
+    colors, values = palette(), np.unique(labels)
+    if labels.ndim == 2:
+        classes, taken = labels.argmax(1), mean.reshape(labels.shape).argmax(1)
+        counts = np.zeros((labels.shape[1],) * 2)
+        np.add.at(counts, (classes, taken), 1)
+        shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        names = outputs or [f"output {number + 1}" for number in range(labels.shape[1])]
+        heat_map(axes, shares, names, names, 100.0)
+        right = 100 * share_right(mean, labels)
+        axes.set(xlabel="greatest of the mean predictor", ylabel="greatest of the labels")
+        axes.set_title(f"By class, %: {right:.1f} % of all are right", fontsize=10)
+    elif len(values) <= 2:
+        edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))
+        for value, color in zip(values, (colors.orange, colors.blue), strict=False):
+            some = mean[labels == value]
+            axes.hist(some, edges.tolist(), color=color, alpha=0.5, label=f"label {value:g} ({len(some)} examples)")
+        right = 100 * share_right(mean, labels)
+        title = f"By label: {right:.1f} % have its sign" if values[0] < 0 < values[-1] else "By label"
+        axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")
+        axes.set(xlabel="mean predictor", ylabel="test examples", title=title)
+        whole_numbers(axes.yaxis)
+        legend_below(axes, 2)
+    else:
+        axes.plot(labels, mean, ".", color=colors.blue, markersize=4, label="test examples")
+        axes.axline((0, 0), slope=1, color=colors.grey, linewidth=1, linestyle="--", label="equal")
+        error = np.sqrt(np.mean((mean - labels) ** 2))
+        axes.set(xlabel="test label", ylabel="mean predictor", title=f"By label: root mean square error {error:.3g}")
+        legend_below(axes, 2)

@@ -1,0 +1,300 @@
+"""Self-contained HTML page about runs: settings, verdict, figures, diagnostics, warnings and provenance."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+import jax
+import numpy as np
+import xarray as xr
+
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.extras import require
+from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.random import digest, fingerprint
+from bayesattn._util.settings import with_own_settings
+from bayesattn.checks.predicted import Predicted, predicted
+from bayesattn.checks.validate import validate
+from bayesattn.checks.verdict import LEVEL
+from bayesattn.jobs.plots import diagnostics, validation_figure
+from bayesattn.jobs.plots.run import KINDS, lacking, names_of
+from bayesattn.jobs.report.figures import (
+    EmbeddedFigure,
+    by_model,
+    captions,
+    diagnostic_figure,
+    embedded,
+    theory_caption,
+)
+from bayesattn.jobs.report.tables import (
+    Row,
+    Verdict,
+    correlations_table,
+    draws_table,
+    has_heads_table,
+    heads_table,
+    theory_table,
+)
+from bayesattn.jobs.runs import Run
+from bayesattn.jobs.runs.provenance import job_table
+from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
+from bayesattn.models.model import Model
+from bayesattn.models.network_posterior import is_network
+from bayesattn.models.posterior import Posterior
+from bayesattn.questions.heads import Losses, combining_width, predicted_losses
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.problem import too_many
+from bayesattn.theory.saddle_point import NotConverged
+
+TEMPLATE = Path(__file__).parent / "page.html.j2"
+THEORY_VERSION = 1
+"""Increase this when `predicted` changes beyond rounding: theories stored with runs are then solved anew."""
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """Section on one run: settings, warnings, tables, and figures of its diagnostics.
+
+    `name` is the end of the run's path, `title` describes the model, and `tables` maps captions to rows.
+    """
+
+    name: str
+    title: str
+    overview: PlainDict
+    warnings: list[str]
+    verdict: str
+    holds: bool | None
+    rows: list[Row]
+    tables: dict[str, list[Row]]
+    combining: str
+    figures: list[EmbeddedFigure]
+    provenance: dict[str, str]
+
+
+@with_own_settings
+def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a page about runs.
+
+    Runs of one model at several widths share the figure of theory against draws. Runs that differ only in their seeds are
+    joined in this figure, and have a joint verdict besides their own verdicts.
+
+    Args:
+        runs: folders of runs that are complete, or have draws of all chains.
+        out: the .html file.
+        overwrite: whether to replace an existing file.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        FileExistsError: the file exists.
+        ValueError: no runs, or a run without draws so far.
+        RunError: a folder that is not a readable run.
+        NotConverged: the theory of a run's model could not be solved.
+        ImportError: the extra "report" is not installed.
+    """
+    require("report", "a report")
+    out = user_path("out", out)
+    if not overwrite:
+        require_new("out", out, "choose another, or give overwrite=True")
+    if not runs:
+        raise BayesattnError("runs must hold at least one run, got none")
+    opened = [Run(path) for path in runs]
+    for run in opened:
+        if not min(run.done) > run.job.warmup:
+            raise BayesattnError(f"runs must have draws to report on, got {run.path}, which has none yet")
+    alike: dict[str, list[int]] = {}
+    for number, run in enumerate(opened):
+        alike.setdefault(_but_for_seed(run), []).append(number)
+    together = [numbers for numbers in alike.values() if len(numbers) > 1 and _has_theory(opened[numbers[0]].model)]
+    titles, level = _titles(opened), LEVEL / (len(runs) + len(together))
+    theories: dict[str, Predicted] = {}
+    widths: dict[str, str] = {}
+    sections, trees, validations = [], [], {}
+    for number, (run, name) in enumerate(zip(opened, _names(runs), strict=True)):
+        draws = run.draws().load()
+        trees.append(draws)
+        if _has_theory(run.model):
+            same = _posterior(run.model)
+            theories[same] = theories.get(same) or _theory(run, same)
+            validations[number] = validate(run.model, draws, level=level, prediction=theories[same])
+            verdict = theory_table(validations[number])
+        else:
+            verdict = draws_table(run.model, draws, level)
+        sections.append(_section(name, titles[number], run, draws, verdict, _combining(run, widths)))
+    pooled = []
+    for first, *others in together:
+        model, draws = opened[first].model, concat([trees[number] for number in (first, *others)])
+        seeds = sorted(opened[number].job.seed for number in (first, *others))
+        validations[first] = validate(model, draws, level=level, prediction=theories[_posterior(model)])
+        for number in others:
+            del validations[number]
+        said, answer, _ = theory_table(validations[first])
+        pooled.append((f"{opened[first].title}, seeds {', '.join(map(str, seeds))} together", said, answer))
+    notes = {validations[numbers[0]]: ", seeds together" for numbers in together}
+    figures = [
+        embedded(lambda some=several: validation_figure(some), *theory_caption(several, notes.get(several[0], "")))
+        for several in by_model(list(validations.values()))
+    ]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, page(sections, figures, pooled).encode())
+    return out
+
+
+def _but_for_seed(run: Run) -> str:
+    """Digest of everything except seeds and numbers of chains, which is equal for runs whose draws can be joined."""
+    settings = {name: value for name, value in job_table(run.job).items() if name not in SETTINGS_THAT_MAY_DIFFER}
+    data = [getattr(run.model, name) for name in run.model.data_names]
+    return digest([fingerprint(run.model), settings, run.drawn], *(array for array in data if array is not None))
+
+
+def _titles(runs: list[Run]) -> list[str]:
+    """Titles with model, width and temperature of each run; with seed and sampler if several runs have the same."""
+    titles = [run.title for run in runs]
+    for more in (lambda run: f", seed {run.job.seed}", lambda run: f", {run.job.sampler} ({run.job.parameterisation})"):
+        counts = Counter(titles)
+        titles = [title + more(run) if counts[title] > 1 else title for run, title in zip(runs, titles, strict=True)]
+    return titles
+
+
+def _has_theory(model: Posterior) -> TypeGuard[Model]:
+    """Whether the theory to first order in 1/N, with which draws are compared, is available for a model."""
+    return is_network(model) and model.has_theory and not too_many(layer_shapes(model.architecture, full=True))
+
+
+def _posterior(model: Model) -> str:
+    """Digest of posterior and test inputs, which determine the theory of a model."""
+    return digest(fingerprint(model), *([] if model.test_path_inputs is None else [model.test_path_inputs]))
+
+
+def _theory(run: Run, posterior: str) -> Predicted:
+    """Theory of a run's model, the most expensive part of a report, which is stored with the run for later reports."""
+
+    def compute() -> list[object]:
+        *matrices, means = predicted(run.model)
+        by_name = means and {name: mean.tolist() for name, mean in means.items()}
+        return [*(matrix.tolist() for matrix in matrices), by_name]
+
+    def restore(parts: list[list[list[float]] | dict[str, list[float]] | None]) -> Predicted:
+        *matrices, means = parts
+        arrays = {name: np.array(mean) for name, mean in means.items()} if isinstance(means, dict) else None
+        saddle, corrected, relative_variance = map(np.array, matrices)
+        return Predicted(saddle, corrected, relative_variance, arrays)
+
+    return run.remembered("theory", compute, restore, _about(posterior))
+
+
+def _combining(run: Run, known: dict[str, str]) -> str:
+    """Sentence on the width at which paths stop combining, stored with the run; empty without such a theory."""
+    model: Posterior = run.model
+    if not _has_theory(model) or model.architecture.paths < 2:
+        return ""
+    of_all_widths = fingerprint(model.replace(width=1))
+
+    def compute() -> str:
+        try:
+            return combining_width(model).statement
+        except NotConverged as error:
+            return f"The width above which paths no longer combine is not known: {error}."
+
+    if of_all_widths not in known:
+        known[of_all_widths] = run.remembered("combining_paths", compute, str, _about(of_all_widths))
+    return known[of_all_widths]
+
+
+def _losses(run: Run, draws: xr.DataTree) -> Losses | None:
+    """What is lost without each head by the theory, stored with the run; None without a theory."""
+    model: Posterior = run.model
+    if not (has_heads_table(model, draws) and _has_theory(model)):
+        return None
+
+    def compute() -> PlainDict | None:
+        try:
+            found = vars(predicted_losses(model))
+        except (NotConverged, BayesattnError):  # the latter if labels contradict each other without a head
+            return None
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in found.items()}
+
+    def restore(stored: PlainDict | None) -> Losses | None:
+        if stored is None:
+            return None
+        names, levels = map(tuple, stored.pop("names")), stored.pop("levels")
+        return Losses(names=[*names], levels=levels, **{name: np.array(values) for name, values in stored.items()})
+
+    return run.remembered("losses", compute, restore, _about(_posterior(model)))
+
+
+def _about(posterior: str) -> PlainDict:
+    """Conditions under which a result of the theory that is stored with a run stays valid."""
+    return {"of": posterior, "by": f"{THEORY_VERSION}, jax {jax.__version__}"}
+
+
+def _names(runs: Sequence[str | Path]) -> list[str]:
+    """Shortest ends of the runs' paths that distinguish them."""
+    paths = [user_path("runs", run).absolute().parts[1:] for run in runs]
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(path[-length:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return ["/".join(path) for path in paths]
+
+
+@with_own_settings
+def page(
+    sections: list[RunSection],
+    figures: list[EmbeddedFigure],
+    pooled: Sequence[tuple[str, str, bool | None]] = (),
+) -> str:
+    """HTML of the sections and figures; names are escaped.
+
+    `pooled` are titles, verdicts and answers of joined runs that differ only in their seeds.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        sections=sections, figures=figures, pooled=pooled, confidence=f"{1 - LEVEL:g}"
+    )
+
+
+def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict, combining: str) -> RunSection:
+    diagnosis = run.diagnose()
+    missing, quantities, names = lacking(draws), diagnostics.scalars(draws), names_of(draws)
+    words = captions(", ".join(quantities), diagnosis, latent="latent" in draws["posterior"])
+    figures = []
+    for kind in KINDS:
+        if kind not in missing:
+            caption, alternative = words[kind]
+            titled = f"{title}: {caption[0].lower()}{caption[1:]}"
+            figure = embedded(lambda kind=kind: diagnostic_figure(kind, draws, quantities, names), titled, alternative)
+            figures.append(figure)
+    verdict, holds, rows = found
+    by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"
+    losses = _losses(run, draws)
+    if losses is not None:
+        by_heads += "; lost without the head, the others inferred again, by the theory"
+        by_heads += " (± one error over test examples)" if np.isfinite(losses.log_score).any() else ""
+    by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
+    description = run.description
+    environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
+    return RunSection(
+        name=name,
+        title=title,
+        overview=run.overview(),
+        warnings=diagnosis.warnings(),
+        verdict=verdict,
+        holds=holds,
+        rows=rows,
+        tables={by_heads: heads_table(run.model, draws, losses), by_paths: correlations_table(run.model, draws)},
+        combining=combining,
+        figures=figures,
+        provenance={
+            "model": description["model"],
+            "sampler": description["sampler"],
+            "environment": environment,
+            "content hash": description["identity"],
+        },
+    )

@@ -1,0 +1,7 @@
+"""Runs on disk, which can be started, resumed, extended, replaced, and opened while they are sampled."""
+
+from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, under_way
+from bayesattn.jobs.runs.run import Run, blocks, is_run, overview
+from bayesattn.jobs.runs.sampling import sample
+
+__all__ = ["FOLDER", "Run", "RunBusy", "RunError", "blocks", "is_run", "overview", "sample", "under_way"]

@@ -1,0 +1,250 @@
+"""Sampling into a run: start, resume, extend or replace it, and record blocks of draws and sampler states."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import zarr
+
+from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.progress import callback, preparing
+from bayesattn._util.random import key_of
+from bayesattn._util.settings import with_own_settings
+from bayesattn.jobs.runs import folder, store
+from bayesattn.jobs.runs.folder import RunError
+from bayesattn.jobs.runs.provenance import RESULT_ARRAYS, differences, environment, settings
+from bayesattn.jobs.runs.run import Run
+from bayesattn.models.origin import close
+from bayesattn.models.posterior import Posterior
+from bayesattn.samplers import Job, Progress
+from bayesattn.samplers.blocks import Chains, Outputs, Plan, advance, plan, write_region
+from bayesattn.samplers.elsewhere import require_stored_name
+from bayesattn.samplers.goal import Goal, entries
+from bayesattn.samplers.run import shown_as
+
+
+@with_own_settings
+def sample(
+    model: Posterior,
+    out: str | Path,
+    *,
+    progress: Callable[[Progress], None] | bool | None = None,
+    threads: int = 0,
+    overwrite: bool = False,
+    target_ess: float | None = None,
+    max_seconds: float | None = None,
+    **settings: Any,
+) -> Run:
+    """Start, resume or extend a run; a complete run is returned as it is.
+
+    If fewer draws are asked for than the run has, the returned run reads the first ones; its folder keeps all.
+
+    The draws are bit-identical regardless of how often the run stopped, and of whether its draws were requested all at once
+    or in several calls.
+
+    Args:
+        model: the posterior.
+        out: folder of the run, created if it does not exist; for a link, the target of the link.
+        progress: as in `bayesattn.sample`.
+        threads: largest number of chains that run at a time, by default one per core.
+        overwrite: replace the run at `out`, which is kept until the new run is complete. The new run is sampled in a hidden
+            folder beside it, where the same call resumes it.
+        target_ess: as in `bayesattn.sample`. The run stops at the target with the state "stopped", and its draws are those
+            that all chains have by then. A call without a target, or with a higher one, continues it.
+        max_seconds: as in `bayesattn.sample`; the same call continues for another `max_seconds`. With `overwrite`, the run
+            at `out` is kept until its successor is complete or reaches its target; until then the returned run is in the
+            hidden folder.
+        settings: settings of `bayesattn.samplers.Job`.
+
+    Raises:
+        RunError: `out` contains something else, a run of another model or other settings, or a damaged run.
+        RunBusy: another process is writing the run.
+        OSError: the folder cannot be written, or the disk is full; the blocks before are kept.
+        ValueError: invalid settings.
+        FloatingPointError: a draw is not finite; the blocks before it are kept.
+        KeyboardInterrupt: an interrupt, after the blocks in progress are finished and recorded.
+    """
+    job = Job.of(**settings).for_model(model)
+    require_stored_name(job.sampler)
+    out = folder.prepared(out)
+    goal = Goal(job, target_ess, max_seconds)
+    with callback(progress, shown_as(model), job.chains * job.transitions) as report:
+        request = _Request(model, job, goal, report, threads)
+        return request.replace(out) if overwrite and not folder.is_free(out) else request.draw(out)
+
+
+class _Request(NamedTuple):
+    """Request for draws on disk."""
+
+    model: Posterior
+    job: Job
+    goal: Goal
+    progress: Callable[[Progress], None]
+    threads: int
+
+    def replace(self, out: Path) -> Run:
+        """Run sampled in a hidden folder, which replaces the one at `out` if it is complete or at its target."""
+        if not (out / "zarr.json").is_file() or not (out / folder.FOLDER).is_dir():
+            raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is not a run")
+        new = folder.beside(out, folder.REPLACEMENT)
+        with folder.locked(out, 0):
+            self._plan()  # Errors in the request are found before anything is created or deleted.
+            if new.exists():
+                try:
+                    require_same_environment(self._opened(new))
+                except RunError:
+                    folder.remove(new)  # An earlier replacement with other settings, or a damaged one.
+            run = self.draw(new)
+            if not run.complete and self.goal.reached is None:
+                return run  # A run that ran out of time replaces nothing: the same call continues it.
+            folder.replace(new, out)
+        folder.clean(out)
+        return Run(out)
+
+    def draw(self, out: Path) -> Run:
+        """Run sampled to its end, or to its goal."""
+        ready = None
+        if folder.is_free(out):
+            ready = self._plan()
+            store.create(out, self.model, self.job, ready)
+        run = self._opened(out)
+        if run.drawn < self.job.kept:  # Else no lock is taken, as the disk may be read-only.
+            with folder.locked(out):
+                run = self._opened(out)  # Another process may have changed it meanwhile.
+                require_same_environment(run)
+                if self.job.draws > run.job.draws:
+                    run.extend(self.job)
+                    run = self._opened(out)
+                if run.drawn < self.job.kept:
+                    self._advance(run, ready)
+        self.goal.finish(run.drawn)
+        return run
+
+    def _plan(self, prepared: PlainDict | None = None) -> Plan:
+        preparing(self.progress)
+        return plan(self.model, self.job, prepared)
+
+    def _opened(self, path: Path) -> Run:
+        """Run at a path, if it is the requested one and undamaged."""
+        run = Run(path)
+        require_same(run, self.model, self.job)
+        if self.job.draws < run.job.draws:
+            run.first = self.job.kept
+        run.require_sound()
+        self.goal.values = lambda count: entries(cast("PlainMapping", run.root()["posterior"]), count)
+        return run
+
+    def _advance(self, run: Run, ready: Plan | None) -> None:
+        """Sample the missing draws of a run, until the goal is reached; the caller has locked the run."""
+        if self.goal.enough(run.drawn):
+            run.log(event="stopped")
+            return
+        for leftover in run.path.rglob("*.partial"):
+            with suppress(OSError):
+                leftover.unlink(missing_ok=True)
+        run.log(event="start", pid=os.getpid(), environment=environment())
+        try:
+            ready = ready or self._plan(run.checkpoint(())[1])
+            advance(ready, self.job, _Recorder(run), self.progress, self.threads, self.goal)
+        except (KeyboardInterrupt, FloatingPointError, OSError) as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            with suppress(OSError):  # The disk may be full.
+                run.log(**({"event": "interrupted"} if stopped else {"event": "failed", "error": str(error)}))
+            raise
+        run.log(event="complete" if run.complete else "stopped")
+
+
+class _Recorder:
+    """Recorder for `bayesattn.samplers.blocks` that stores draws and states in a run."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        with run.reading("its arrays"):
+            self.arrays = {
+                group: {name: array.with_config({"write_empty_chunks": True}) for name, array in members.arrays()}
+                for group, members in zarr.open_group(store.DurableStore(run.path), mode="r+").groups()
+            }
+
+    def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
+        """State and number of steps done in the checkpoint; None without a checkpoint."""
+        done, stored = self.run.checkpoint(chains)
+        if not stored:
+            return None
+        leaves, tree = jax.tree.flatten(like)
+        expected = [jax.eval_shape(_raw, leaf) for leaf in leaves]
+        if [(leaf.shape, leaf.dtype) for leaf in stored.values()] != [(leaf.shape, leaf.dtype) for leaf in expected]:
+            file = store.checkpoint_file(self.run.path, chains).name
+            raise folder.damaged(self.run.path, f"{file} has other shapes than its sampler")
+        pairs = zip(stored.values(), leaves, strict=True)
+        state = [key_of(array) if _is_key(leaf) else jnp.asarray(array) for array, leaf in pairs]
+        return jax.tree.unflatten(tree, state), done
+
+    def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
+        """Write draws to the arrays, each array in its own thread, as most of the time is spent on the disk."""
+        parts = [{group: {name: values}} for group, named in outputs.items() for name, values in named.items()]
+        with self._writing(), ThreadPoolExecutor() as pool:
+            list(pool.map(lambda part: write_region(self.arrays, chains, first, part), parts))
+
+    def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
+        """Replace the checkpoint and log the block."""
+        arrays = {f"leaf_{index}": np.asarray(_raw(leaf)) for index, leaf in enumerate(jax.tree.leaves(state))}
+        about = {"run": self.run.identity, "chains": chains, "done": done, "leaves": len(arrays)}
+        with self._writing():
+            store.write_checkpoint(store.checkpoint_file(self.run.path, chains), about, arrays)
+            self.run.log(event="block", chains=chains, done=done, steps=steps, seconds=round(seconds, 4))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                error.errno or errno.EIO,
+                f"{error.strerror or error} while writing a block; the blocks before it are safe, and the same command"
+                " goes on from there",
+                str(self.run.path),
+            ) from error
+        except Exception as error:  # To write a block, Zarr reads the earlier draws of its chunk, which may be damaged.
+            raise folder.damaged(self.run.path, f"{type(error).__name__}: {error}") from error
+
+
+def _raw(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def require_same(run: Run, model: Posterior, job: Job) -> None:
+    """Raise RunError, which names the first difference, unless a run is of this model and these settings.
+
+    A request for more or fewer draws is not a difference.
+    """
+    asked, has = settings(model, job.for_model(model)), settings(run.model, run.job)
+    del asked["draws"], has["draws"]
+    for name, value in has.items():
+        if asked.get(name) != value:
+            raise RunError(
+                f"{run.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, choose"
+                " another folder, or replace it with overwrite=True"
+            )
+    for name in (*run.model.data_names, *RESULT_ARRAYS):
+        if not close(getattr(run.model, name, None), getattr(model, name, None)):
+            raise RunError(f"{run.path} holds a run on other data: its {name} differ; choose another folder")
+
+
+def require_same_environment(run: Run) -> None:
+    """Raise RunError, which names the differences, unless this environment would continue the draws bit for bit."""
+    if changed := differences(run.description["environment"], environment()):
+        raise RunError(
+            f"{run.path} was begun with {', '.join(changed)}: resumed, its draws would not be those of one run;"
+            " resume it in that environment, choose another folder, or replace it with overwrite=True"
+        )

@@ -1,0 +1,151 @@
+"""Execution of a sweep on Dask; each run has its own store, which survives its worker."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import filelock
+import pandas as pd
+
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.extras import require
+from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.processes import require_main_guard
+from bayesattn.jobs import runs
+from bayesattn.jobs.sweep import clusters
+from bayesattn.jobs.sweep.plan import Planned, Sweep
+from bayesattn.jobs.sweep.table import results, write_table
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+    from distributed.client import DoneAndNotDoneFutures
+
+POLL_SECONDS = 1.0
+
+
+def run_one(planned: Planned, threads: int, overwrite: bool = False) -> str | None:
+    """Sample one run to its end, on a worker; returns its error as text, so that one failed run does not end others."""
+    try:
+        model, job = planned.model(), vars(planned.job)
+        try:
+            run = runs.sample(model, planned.out, threads=threads, progress=False, **job)
+        except runs.RunError as error:
+            if not overwrite or isinstance(error, runs.RunBusy):
+                raise
+            run = runs.sample(model, planned.out, threads=threads, overwrite=True, progress=False, **job)
+        run.summary()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def run(
+    sweep: Sweep,
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    security: PlainMapping | None = None,
+    threads: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[PlainDict], None] | None = None,
+) -> pd.DataFrame:
+    """Sample all runs of a sweep to their end: complete runs are skipped, interrupted ones resumed, short ones extended.
+
+    The embedded cluster listens on 127.0.0.1 only. Everyone who can reach a scheduler or its workers can run code there:
+    use a remote scheduler over TLS, or in a trusted network.
+
+    Args:
+        sweep: the sweep.
+        workers: number of processes of the embedded cluster, by default one per core, or one per GPU.
+        scheduler: address of a running Dask scheduler, instead of an embedded cluster.
+        security: options of `distributed.Security` for the scheduler, such as tls_ca_file, tls_client_cert and
+            tls_client_key.
+        threads: chains that a run samples at a time: by default the cores divided among the workers of the embedded
+            cluster, else 1.
+        overwrite: replace existing runs that have other settings or are damaged.
+        progress: function called about every second with the steps done and in total, and the numbers of runs that are
+            complete, failed and in total.
+
+    Returns:
+        The table of results, which is also written to results.parquet and results.csv in the sweep's folder.
+
+    Raises:
+        BlockingIOError: another process is working on the sweep.
+        RuntimeError: a script calls this outside of `if __name__ == "__main__":`, without which each worker would call it.
+        ConnectionError: no scheduler answers at the address.
+        ImportError: the extra "sweep" is not installed, or "cluster" if there is a [cluster].
+        ValueError: `security` without a scheduler at a tls:// address, or with an unknown option.
+    """
+    if scheduler is None and sweep.table.cluster is None:
+        require_main_guard("sweep.run")
+    if security and not (scheduler or "").startswith("tls://"):
+        raise BayesattnError(f"security needs a scheduler at a tls:// address, got {scheduler}")
+    require_extras(sweep)
+    sweep.out.mkdir(parents=True, exist_ok=True)
+    errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}
+    try:
+        lock = filelock.FileLock(sweep.out / ".lock").acquire(timeout=0)
+    except filelock.Timeout:
+        raise BlockingIOError(
+            f"{sweep.out} is being swept by another process: wait for it, or choose another out"
+        ) from None
+    with lock:
+        pending = [planned for planned in sweep.runs if not planned.finished()]
+        try:
+            if pending:
+                with clusters.client(sweep, workers, scheduler, security, len(pending)) as (client, threads_each):
+                    work = partial(run_one, threads=threads or threads_each, overwrite=overwrite)
+                    _run_all(client, work, sweep, pending, errors, progress)
+        finally:
+            table = results(sweep, errors)
+            write_table(table, sweep.out)
+    return table
+
+
+def require_extras(sweep: Sweep) -> None:
+    """Raise ImportError unless the extras that the sweep needs are installed; "cluster" includes "sweep"."""
+    if sweep.table.cluster is not None:
+        require("cluster", "[cluster]")
+    require("sweep", "a sweep")
+
+
+def _run_all(
+    client: "Client",
+    work: Callable,
+    sweep: Sweep,
+    pending: list[Planned],
+    errors: dict[str, str | None],
+    progress: Callable[[PlainDict], None] | None,
+) -> None:
+    from distributed import wait
+
+    futures = {client.submit(work, planned, pure=False): planned for planned in pending}
+    waiting = set(futures)
+    total = sum(planned.job.chains * planned.job.transitions for planned in sweep.runs)
+    started = {planned.name for planned in pending}
+    at_rest = sum(planned.steps_done for planned in sweep.runs if planned.name not in started)
+    while waiting:
+        try:
+            with client.as_current():
+                found = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+                # Dask's annotation says a coroutine.
+                finished = cast("set[Future]", cast("DoneAndNotDoneFutures", found).done)
+        except TimeoutError:
+            finished = set()
+        for future in finished:
+            # If a worker dies repeatedly with a run, or lacks bayesattn, the error is raised by Dask.
+            failure = future.exception()
+            errors[futures[future].name] = f"{type(failure).__name__}: {failure}" if failure else future.result()
+        waiting -= finished
+        at_rest += sum(futures[future].steps_done for future in finished)
+        if progress:
+            failed = sum(error is not None for error in errors.values())
+            progress(
+                {
+                    "done": at_rest + sum(futures[future].steps_done for future in waiting),
+                    "total": total,
+                    "complete": len(sweep.runs) - len(waiting) - failed,
+                    "failed": failed,
+                    "runs": len(sweep.runs),
+                }
+            )

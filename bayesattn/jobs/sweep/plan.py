@@ -1,0 +1,251 @@
+"""Plan of a sweep: a grid or list of settings in a TOML file, and the resulting runs."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.files import user_path
+from bayesattn._util.input_files import read_toml
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.random import digest
+from bayesattn.jobs import runs
+from bayesattn.jobs.runs.sampling import require_same
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.samplers import Job
+from bayesattn.tasks.files import PositiveFloat, PositiveInt, Table, validated
+from bayesattn.tasks.load import load_model, must_train
+
+NESTED_TABLES = ("task", "options")
+RESULT_COLUMNS = ("run", "state", "seconds", "error_message", "divergences", "quantity")
+"""Columns of the table of results that are not settings."""
+LONGEST_NAME = 200
+"""Largest length of a name in bytes: file systems allow 255, and temporary names of a run are longer."""
+
+
+class Settings(Table):
+    """Settings of a run: the options of `bayesattn sample`, and entries of the model's [task]."""
+
+    model: str | None = None
+    width: PositiveInt | None = None
+    temperature: PositiveFloat | None = None
+    data_seed: Annotated[int, Field(ge=0)] | None = None
+    task: PlainDict | None = None
+    sampler: str | None = None
+    parameterisation: str | None = None
+    chains: int | None = None
+    warmup: int | None = None
+    draws: int | None = None
+    seed: int | None = None
+    keep: list[str] | None = None
+    thin: int | None = None
+    chain_method: str | None = None
+    options: PlainDict | None = None
+
+
+class Cluster(Table):
+    """Table [cluster]: a batch system of dask-jobqueue, with the options of its cluster class."""
+
+    kind: Literal["slurm", "pbs", "sge", "lsf", "oar"]
+    jobs: PositiveInt
+    options: PlainDict = Field(default_factory=dict)
+
+
+class SweepTable(Table):
+    """Complete sweep file: [settings] of all runs, [grid] of lists, whose combinations are runs, and [[runs]]."""
+
+    settings: Settings = Settings()
+    grid: PlainDict = Field(default_factory=dict)
+    runs: list[Settings] = Field(default_factory=list)
+    cluster: Cluster | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """Planned run of a sweep: name, settings that vary, all settings, and the folder `out` of its store."""
+
+    name: str
+    varied: PlainDict
+    settings: PlainDict
+    out: Path
+
+    @property
+    def job(self) -> Job:
+        """Sampling settings of the run."""
+        return Job(**{f.name: self.settings[f.name] for f in dataclasses.fields(Job) if f.name in self.settings})
+
+    def model(self, trained: bool = True) -> NetworkPosterior:
+        """Posterior of the run; required networks are trained first, unless `trained` is False (see `load_model`)."""
+        wanted = {key: self.settings.get(key) for key in ("width", "temperature")}
+        data = _data(*self._data_key, trained or not self.must_train)
+        return data.replace(**{key: value for key, value in wanted.items() if value is not None})
+
+    @property
+    def must_train(self) -> bool:
+        """Whether a network must be trained before the run."""
+        model, seed, task = self._data_key
+        return must_train(model, seed=seed, task=json.loads(task))
+
+    @property
+    def _data_key(self) -> tuple[str, int | None, str]:
+        return (
+            self.settings["model"],
+            self.settings.get("data_seed"),
+            json.dumps(self.settings.get("task", {}), default=str),
+        )
+
+    def finished(self) -> bool:
+        """Whether exactly this run exists and is complete."""
+        try:
+            run = runs.Run(self.out)
+            if not run.complete or self.job.draws > run.job.draws:
+                return False
+            require_same(run, self.model(), self.job)
+            run.require_sound()
+        except runs.RunError:
+            return False
+        return True
+
+    @property
+    def steps_done(self) -> int:
+        """Number of steps done by all chains of the run together, warm-up included."""
+        try:
+            return sum(runs.Run(self.out).done)
+        except runs.RunError:
+            return 0
+
+    def state(self) -> str:
+        """State of the run, "new" if it does not exist."""
+        return runs.Run(self.out).state if self.out.exists() else "new"
+
+
+class Sweep:
+    """Runs defined by a sweep file.
+
+    Args:
+        file: the TOML file.
+        out: folder for the store of each run and the table of results; by default `out/` and the name of the file.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: not TOML, an unknown key, an invalid value, two equal runs.
+    """
+
+    def __init__(self, file: str | Path, out: str | Path | None = None):
+        self.file = user_path("sweep file", file)
+        self.out = user_path("out", out) if out is not None else Path("out") / self.file.stem
+        self.table = validated(SweepTable, read_toml("sweep file", self.file))
+        self.runs = self._planned()
+        for planned in self.runs:
+            self._check(planned)
+
+    def _planned(self) -> list[Planned]:
+        shared = self.table.settings.model_dump(exclude_none=True)
+        listed = [entry.model_dump(exclude_none=True) for entry in self.table.runs] or [{}]
+        pairs: list[tuple[PlainDict, PlainDict]] = []
+        for entry, point in itertools.product(listed, _grid_points(self.table.grid)):
+            for key in entry.keys() & point.keys() - set(NESTED_TABLES):
+                raise BayesattnError(f"{key} must be either in [grid] or in [[runs]], got both")
+            varied = _merged(entry, point)
+            settings = _merged(shared, varied)
+            if "model" not in settings:
+                name = _name(varied)
+                raise BayesattnError(f"model must be given in [settings], [grid] or [[runs]], got none for {name!r}")
+            if settings["model"].endswith(".toml"):
+                settings["model"] = str((self.file.parent / user_path("model", settings["model"])).absolute())
+            pairs.append((varied, settings))
+        names = [_name(varied) for varied, _ in pairs]
+        planned: dict[str, Planned] = {}
+        for (varied, settings), name in zip(pairs, names, strict=True):
+            # Two runs may differ in settings that a file name cannot show.
+            name = f"{name},{digest(settings)[:8]}" if names.count(name) > 1 else name
+            if name in planned:
+                raise BayesattnError(f"runs must differ in their settings, got {_name(varied)!r} twice")
+            planned[name] = Planned(name, varied, settings, (self.out / f"{name}.zarr").absolute())
+        return list(planned.values())
+
+    def _check(self, planned: Planned) -> None:
+        """Check a run as far as possible before the first run starts and before networks are trained."""
+        try:
+            _ = planned.job, planned.model(trained=False)
+        except (ValueError, OSError) as error:
+            raise BayesattnError(f"{planned.name}: {error}") from error
+
+
+@lru_cache(maxsize=16)
+def _data(model: str, data_seed: int | None, task: str, trained: bool) -> NetworkPosterior:
+    """Model at its own width and temperature, shared by runs on the same data."""
+    return load_model(model, seed=data_seed, task=json.loads(task), trained=trained)
+
+
+def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:
+    """Yield every combination of the lists in [grid], validated like other settings."""
+    axes: list[list[PlainDict]] = []
+    for key, values in grid.items():
+        if key not in Settings.model_fields:
+            raise BayesattnError(f"[grid] may hold {', '.join(Settings.model_fields)}, got {key!r}")
+        if key in NESTED_TABLES and isinstance(values, dict):
+            lists = {(key, inner): inner_values for inner, inner_values in values.items()}
+        else:
+            lists = {(key,): values}
+        for names, choices in lists.items():
+            if not isinstance(choices, list) or not choices:
+                raise BayesattnError(f"grid.{'.'.join(names)} must be a list of at least one value, got {choices!r}")
+            if names == (key,) and key in NESTED_TABLES and not all(isinstance(choice, dict) for choice in choices):
+                raise BayesattnError(f"grid.{key} must be a table or a list of tables, got {shown(choices)}")
+            axes.append([{key: {names[1]: choice}} if len(names) == 2 else {key: choice} for choice in choices])
+    for combination in itertools.product(*axes):
+        point: PlainDict = {}
+        for part in combination:
+            point = _merged(point, part)
+        checked = validated(Settings, point).model_dump()
+        yield {key: checked[key] for key in point}
+
+
+def _merged(first: PlainDict, second: PlainDict) -> PlainDict:
+    """Settings of `first` overridden by those of `second`, also inside [task] and options."""
+    nested = {
+        key: {**first.get(key, {}), **second.get(key, {})} for key in NESTED_TABLES if key in first or key in second
+    }
+    return first | second | nested
+
+
+def flat(varied: PlainDict) -> PlainDict:
+    """Settings, with entries of [task] and options on the same level, for columns and names.
+
+    An entry with the name of another setting or column has the name of its table as a prefix.
+    """
+    flat = {
+        key: Path(value).stem if key == "model" else value for key, value in varied.items() if key not in NESTED_TABLES
+    }
+    taken = {
+        *Settings.model_fields,
+        *RESULT_COLUMNS,
+        *(varied.get("task", {}).keys() & varied.get("options", {}).keys()),
+    }
+    for key in NESTED_TABLES:
+        flat |= {f"{key}.{name}" if name in taken else name: value for name, value in varied.get(key, {}).items()}
+    return flat
+
+
+def _name(varied: PlainDict) -> str:
+    """Name of a run by its varying settings, valid as a file name."""
+    name = ",".join(f"{key}={_text(value)}" for key, value in flat(varied).items()) or "run"
+    name = "".join("-" if letter in "/\\" or not letter.isprintable() else letter for letter in name)
+    if len(name.encode()) > LONGEST_NAME:
+        name = f"{name.encode()[: LONGEST_NAME - 9].decode(errors='ignore')},{digest(varied)[:8]}"
+    return name
+
+
+def _text(value: object) -> str:
+    """Text of a value in names, with all digits that distinguish numbers."""
+    if isinstance(value, list):
+        return "+".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

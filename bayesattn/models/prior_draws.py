@@ -1,0 +1,58 @@
+"""U, labels and outputs of networks drawn from the prior."""
+
+from functools import partial
+
+import jax
+from jaxtyping import Array, Key
+
+from bayesattn.kernels.path_inputs import outputs_of, scaled_features
+from bayesattn.likelihoods import Likelihood
+from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.parameterisation import Parameterisation, arrays_of
+from bayesattn.models.posterior import parameterisation_of
+from bayesattn.theory import bartlett
+from bayesattn.theory.problem import Problem, problem_of
+
+
+def from_prior(model: NetworkPosterior, keys: Key[Array, " draw"]) -> dict[str, Array]:
+    """U, labels and, if there are test examples, f of networks drawn from the prior."""
+    if not has_fixed_attention(model):
+        return _prior_by_weights(keys, parameterisation_of(model, model.weight_space).of(model))
+    test, arch = model.test_path_inputs, model.architecture
+    scaled = None if test is None else scaled_features(test, arch.input_variance)
+    problem = problem_of(model.kernels, arch)
+    return _prior(keys, problem, arrays_of(model.likelihood), scaled, bartlett.layer_shapes(arch))
+
+
+@jax.jit
+def _prior_by_weights(keys, posterior: Parameterisation) -> dict[str, Array]:
+    def draw(key):
+        sites_key, labels_key = jax.random.split(key)
+        sites = posterior.draw_prior(sites_key)
+        drawn = posterior.quantities(sites, key) | {"labels": posterior.draw_labels(labels_key, sites)}
+        return {name: drawn[name] for name in ("order_parameter", "prediction", "labels") if name in drawn}
+
+    return jax.lax.map(draw, keys)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _prior(keys, problem: Problem, likelihood: Likelihood, features, shapes) -> dict[str, Array]:
+    """U, labels and, at scaled test inputs if given, f of networks drawn from the prior."""
+    kernels = problem.process
+
+    def draw(key):
+        point_key, projection_key, noise_key = jax.random.split(key, 3)
+        factor = problem.factor(bartlett.sample_prior(point_key, shapes, problem.widths), shapes)
+        projection = jax.random.normal(projection_key, (factor.shape[1], kernels.features.shape[1]))
+
+        def function(inputs):
+            """f of a network with path vectors F and with V_0 equal to the projection, in units of s_0."""
+            return kernels.by_example(outputs_of(inputs, factor @ projection, kernels.outputs))
+
+        output = function(kernels.features)
+        labels = likelihood.sample(noise_key, output)
+        drawn = {"order_parameter": factor @ factor.T, "labels": labels}
+        return drawn if features is None else drawn | {"prediction": function(features)}
+
+    return jax.lax.map(draw, keys)

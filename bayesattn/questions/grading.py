@@ -1,0 +1,274 @@
+"""Grades: comparison of draws of a reference posterior with its truth (docs/howto/grading.md)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from scipy import stats
+
+from bayesattn._util.checks import finite_array, positive, positive_integer
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, cell
+from bayesattn.checks.mixing import FEWEST_DRAWS, moments
+from bayesattn.checks.verdict import DRAWS_PER_FREEDOM, LEVEL, doubts_about
+from bayesattn.models.origin import Origin
+from bayesattn.models.trees import CHAIN_AXES, Draws, opened, order_parameters_in
+from bayesattn.questions.reference.posteriors import Reference, load
+from bayesattn.questions.reference.quantities import quantities_of_draws
+from bayesattn.questions.reference.truth import LEVELS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GRADES = RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
+"""Verdicts in the order of the exit statuses of `bayesattn grade`."""
+MARGIN = 0.2
+"""Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
+MOST_REPEATS = 0.1
+"""Largest share of draws that also occur in another chain. Within a chain, samplers may return to earlier states."""
+SMALLEST_SPREAD = 0.01
+"""Smallest ratio of standard deviations at which repeats count: fits that reach one optimum repeat by rounding."""
+LENGTHS = 20
+"""Number of lengths of the chains at which the squared bias is computed."""
+SHARES = tuple(f"below {level:.0%}" for level in LEVELS)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Grade(Described):
+    """Draws of a reference posterior, graded.
+
+    For each quantity, the mean and the shares of draws below the true quantiles are tested, within the Monte Carlo errors
+    of draws and truth. The shares show a wrong spread or shape. The ratio of standard deviations is stated but not tested,
+    because heavy tails affect it; they hardly affect the shares.
+
+    Args:
+        reference: the reference posterior.
+        values: quantities of the draws.
+        gradients: number of gradients computed for all draws, or None.
+        margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
+        level: largest probability that right draws are called biased, all tests together.
+    """
+
+    reference: Reference
+    values: Float[np.ndarray, "chain draw quantity"]
+    gradients: int | None
+    margin: float
+    level: float
+
+    @cached_property
+    def table(self) -> "pd.DataFrame":
+        """One row per quantity.
+
+        Columns: mean; truth; sd, the posterior standard deviation; bias and error, in units of sd; z; p, the two-sided
+        p-value of z; sd ratio with its error; the share of draws below each true quantile, and the smallest p of
+        these; R-hat and effective sample size.
+        """
+        import arviz_stats
+        import pandas as pd
+
+        quantiles, truth = self.reference.truth.quantiles, self.reference.truth.combined
+        drawn = xr.DataArray(self.values, dims=(*CHAIN_AXES, "quantity"))
+        found = moments(drawn)
+        error = np.hypot(found["error"], truth.mean_error)
+        shares = moments((drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))).astype(float))
+        # A share has the error of right draws. The error estimated from the share falls with it, and is missing at 0 and 1.
+        ess = np.where(np.isnan(shares["ess"]), found["ess"][:, None], shares["ess"])
+        own = np.sqrt(truth.below * (1 - truth.below) / ess)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = (found["mean"] - truth.mean) / error
+            z_shares = (shares["mean"] - truth.below) / np.hypot(own, truth.below_error)
+            sd_error = arviz_stats.mcse(drawn, method="sd").values if drawn.sizes["draw"] >= FEWEST_DRAWS else np.nan
+        columns = {"mean": found["mean"], "truth": truth.mean, "sd": truth.sd}
+        columns |= {"bias": (found["mean"] - truth.mean) / truth.sd, "error": error / truth.sd, "z": z}
+        columns |= {"p": _p_value(z, found["ess"])}
+        columns |= {"sd ratio": found["sd"] / truth.sd, "sd ratio error": sd_error / truth.sd}
+        columns |= dict(zip(SHARES, shares["mean"].T, strict=True))
+        columns |= {
+            "p of shares": _p_value(z_shares, ess).min(1),
+            "rhat": found["rhat"],
+            "ess": found["ess"],
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.reference.truth.names, name="quantity"))
+
+    @property
+    def tests(self) -> int:
+        """Number of tests: for each quantity one of its mean, and one for each of the `LEVELS`."""
+        return len(self.table) * (1 + len(LEVELS))
+
+    @property
+    def bounds(self) -> Float[np.ndarray, " quantity"]:
+        """Simultaneous upper confidence bounds of |bias|, in posterior standard deviations."""
+        table = self.table
+        noise = stats.t.isf(self.level / (2 * len(table)), _freedom(table["ess"].to_numpy())) * table["error"]
+        return (table["bias"].abs() + noise).to_numpy()
+
+    @property
+    def doubts(self) -> list[str]:
+        """Reasons why the draws cannot be called right or biased, one sentence each."""
+        table = self.table
+        if fixed := int(np.sum(np.ptp(self.values, axis=(0, 1)) == 0)):
+            return [f"{fixed} quantities never vary: these are points, not draws"]
+        if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
+            return ["the same draws occur in several chains: pass each chain once"]
+        return doubts_about("the quantities", len(self.values), table["rhat"].to_numpy(), table["ess"].to_numpy())
+
+    @property
+    def smallest_p(self) -> "pd.Series":
+        """Smallest p-value of each quantity, of its mean and its shares."""
+        return self.table[["p", "p of shares"]].min(axis=1)
+
+    @property
+    def verdict(self) -> str:
+        """One of "right", "biased" and "cannot tell"."""
+        if self.doubts:
+            return CANNOT_TELL
+        if self.smallest_p.min() * self.tests < self.level:
+            return BIASED
+        return RIGHT if self.bounds.max() < self.margin else CANNOT_TELL
+
+    def statement(self) -> str:
+        """Verdict in one sentence."""
+        if self.doubts:
+            return f"cannot tell: {'; '.join(self.doubts)}"
+        if self.verdict == BIASED:
+            worst = self.smallest_p.idxmin()
+            row = self.table.loc[worst]
+            shares = ", ".join(f"{row[name]:.3f} {name}" for name in SHARES)
+            return (
+                f"biased: {worst} is off by {row['bias']:+.3f} ± {row['error']:.3f} posterior standard deviations,"
+                f" with shares of {shares}"
+            )
+        largest = f"{self.bounds.max():.2f} posterior standard deviations"
+        if self.verdict == RIGHT:
+            shares = "no share of draws below the true 10, 50 and 90 % quantiles differs significantly"
+            return f"right: no mean is off by more than {largest}, {shares}"
+        return f"cannot tell: a mean off by {largest} is not excluded, but must be below {self.margin:g}; draw more"
+
+    def squared_bias(self, draws: int | None = None) -> Float[np.ndarray, " quantity"]:
+        """Squared error of the mean over the first `draws` draws of each chain, in posterior variances, of each quantity.
+
+        Its maximum and mean are the "b^2" of Hoffman and Sountsov (2022).
+        """
+        truth = self.reference.truth.combined
+        draws = None if draws is None else positive_integer("draws", draws)
+        return ((self.values[:, :draws].mean((0, 1)) - truth.mean) / truth.sd) ** 2
+
+    def trajectory(self) -> "pd.DataFrame":
+        """Squared bias, largest and mean over the quantities, of growing first parts of the chains.
+
+        The column "gradients" is the number of all gradients times the share of the draws; if that number is unknown, it is
+        the number of draws of all chains.
+        """
+        import pandas as pd
+
+        chains, draws = self.values.shape[:2]
+        lengths = np.unique(np.geomspace(1, draws, LENGTHS).astype(int))
+        squared = np.stack([self.squared_bias(length) for length in lengths])
+        gradients = lengths * (chains if self.gradients is None else self.gradients / draws)
+        return pd.DataFrame(
+            {"draws": lengths, "gradients": gradients, "largest": squared.max(1), "mean": squared.mean(1)}
+        )
+
+    def to_dict(self) -> PlainDict:
+        """Plain numbers and lists, for JSON."""
+        squared = self.squared_bias()
+        return {
+            "reference": self.reference.name,
+            "verdict": self.verdict,
+            "statement": self.statement(),
+            "gradients": self.gradients,
+            "squared_bias": {"largest": float(squared.max()), "mean": float(squared.mean())},
+            "quantities": self.table.reset_index().to_dict(orient="list"),
+        }
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        squared = self.squared_bias()
+        rows = {
+            "verdict": self.statement(),
+            "squared bias": f"largest {squared.max():.2g}, mean {squared.mean():.2g} posterior variances",
+            "draws": f"{len(self.values)} chains of {self.values.shape[1]}; effective sample size"
+            f" {cell(float(self.table['ess'].to_numpy().min()), '.0f')} or more",
+        }
+        return f"Grade on reference posterior {self.reference.name!r}", rows | (
+            {} if self.gradients is None else {"gradients": f"{self.gradients:,}"}
+        )
+
+
+def _recorded(steps: xr.DataArray) -> int | None:
+    """Number of gradients of all draws, including draws left out by thinning; None if some were not recorded."""
+    if not np.isfinite(steps.values).all():
+        return None
+    numbers = steps["draw"].values if "draw" in steps.coords else np.arange(steps.sizes["draw"])
+    between = np.unique(np.diff(numbers))
+    return int(steps.sum()) * (int(between[0]) if len(between) == 1 else 1)
+
+
+def _repeated(values: Float[np.ndarray, "chain draw"]) -> float:
+    """Share of the different numbers of each chain that another chain has too."""
+    return 1 - len(np.unique(values)) / sum(len(np.unique(chain)) for chain in values)
+
+
+def _freedom(ess: np.ndarray) -> np.ndarray:
+    """Degrees of freedom of Monte Carlo errors."""
+    return np.maximum(ess / DRAWS_PER_FREEDOM, 1)
+
+
+def _p_value(z: np.ndarray, ess: np.ndarray) -> np.ndarray:
+    """Two-sided p-values of differences in Monte Carlo errors."""
+    return 2 * stats.t.sf(np.abs(z), _freedom(ess))
+
+
+@with_own_settings
+def grade(
+    draws: Draws, name: str, *, gradients: int | None = None, margin: float = MARGIN, level: float = LEVEL
+) -> Grade:
+    """Grade draws of a reference posterior as "right", "biased" or "cannot tell".
+
+    Args:
+        draws: draws of `bayesattn.reference.load(name).model`: the result of `bayesattn.sample`, `from_numpyro` or
+            `from_vectors`, a run, or its folder. They hold the order parameter and the prediction.
+        name: name of the reference posterior, one of `bayesattn.reference.names()`.
+        gradients: number of gradients computed for all draws of all chains, to state the squared bias at a given cost; by
+            default the sum of n_steps in sample_stats, times the thinning, without the warm-up.
+        margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
+        level: largest probability that right draws are called biased, all tests together; below 1.
+
+    Raises:
+        ValueError: an unknown name, draws of another model or on other test examples, without U or f, or not finite.
+    """
+    margin, level, reference = positive("margin", margin), positive("level", level), load(name)
+    if level >= 1:
+        raise BayesattnError(f"level must be a probability below 1, got {level:g}")
+    model, tree = reference.model, opened(draws)
+    if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
+        raise BayesattnError(f"draws must be of reference posterior {name!r}, which has {difference}")
+    posterior = tree["posterior"]
+    for variable in ("order_parameter", "prediction"):
+        if variable not in posterior:
+            raise BayesattnError(
+                "draws must hold order_parameter and prediction to be graded, got"
+                f" {', '.join(map(str, posterior.data_vars))}"
+            )
+    order_parameters = order_parameters_in(tree, model)
+    shape = (*order_parameters.shape[:2], len(model.test_path_inputs), *model.architecture.output_axes)
+    own_inputs = None
+    if "constant_data" in tree and "test_path_inputs" in tree["constant_data"]:
+        own_inputs = tree["constant_data"].to_dataset()["test_path_inputs"].values
+    if own_inputs is not None and not np.array_equal(own_inputs, model.test_path_inputs):
+        raise BayesattnError(
+            "draws must be on the test examples of the reference posterior, in their order, got others: use"
+            f" bayesattn.reference.load({name!r}).model as it is"
+        )
+    predictions = finite_array("prediction of the draws", posterior["prediction"].values, shape)
+    order_parameters = finite_array("order_parameter of the draws", order_parameters, order_parameters.shape)
+    if gradients is not None:
+        gradients = positive_integer("gradients", gradients)
+    elif "sample_stats" in tree and "n_steps" in tree["sample_stats"]:
+        gradients = _recorded(tree["sample_stats"].to_dataset()["n_steps"])
+    values = quantities_of_draws(order_parameters, predictions, model)
+    return Grade(reference, values, gradients, margin, level)

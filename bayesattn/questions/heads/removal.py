@@ -1,0 +1,131 @@
+"""Pruning with inference: heads are removed one by one, and the posterior of the remaining heads is computed again.
+
+No network is trained: for each reduced network the theory's saddle point is solved, and log evidence and predictions
+follow from it. Each step removes the head whose removal leaves the largest log evidence.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn._util.checks import Checked, positive_integer, require_kind
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described
+from bayesattn._util.watched import watched
+from bayesattn.models.model import Model
+from bayesattn.questions.heads.fit import Fit, at_saddle_point, mean_and_error, without_paths
+from bayesattn.questions.heads.units import units_of
+from bayesattn.questions.pruning import MOST_ACCURACY_LOST, dispensable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_TRIED = 16
+"""With at most this many heads, every step tries every remaining head."""
+
+
+class _Trial(NamedTuple):
+    """Tried removal of a head: its step, the log evidence lost at that step, and the fit of the network without it."""
+
+    step: int
+    loss: float
+    fit: Fit
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Removal(Described):
+    """Heads in the order of their removal, with results for the network before the first removal and after each.
+
+    Args:
+        names: heads, paths or groups in the order in which they were removed.
+        evidence: log p(Y) to leading order minus that of the whole network; the first entry is 0.
+        accuracy: accuracy of the mean predictor on the test examples; NaN without test labels.
+        accuracy_error: its standard error over test examples.
+        log_score: mean log predictive density of the test labels.
+        levels: what each part of a name is: ["layer", "head"] for heads, whose names are tuples; else ["path"] or ["group"].
+    """
+
+    names: list[Any]
+    evidence: Float[np.ndarray, " removed"]
+    accuracy: Float[np.ndarray, " removed"]
+    accuracy_error: Float[np.ndarray, " removed"]
+    log_score: Float[np.ndarray, " removed"]
+    levels: list[str]
+
+    @property
+    def dispensable(self) -> int:
+        """Number of heads that can go before accuracy falls by more than two points; raises ValueError without accuracy."""
+        if not np.isfinite(self.accuracy[0]):
+            raise BayesattnError("dispensable needs test labels that are classes, got a removal without accuracy")
+        return dispensable(self.accuracy, float(self.accuracy[0]))
+
+    def summary(self) -> "pd.DataFrame":
+        """One row for each removal, after one for the whole network."""
+        import pandas as pd
+
+        columns = ("evidence", "accuracy", "accuracy_error", "log_score")
+        index = pd.Index(range(len(self.evidence)), name="removed")
+        table = pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
+        shown = [
+            " of layer ".join(map(str, reversed(each))) if isinstance(each, tuple) else each for each in self.names
+        ]
+        table.insert(0, "last", ["", *shown])
+        return table
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {"order": ", ".join(map(str, self.names[:4])) + (", .." if len(self.names) > 4 else "")}
+        if np.isfinite(self.accuracy[0]):
+            rows["accuracy"] = (
+                f"{self.accuracy[0]:.3f} ± {self.accuracy_error[0]:.2g} with all; {self.dispensable} of"
+                f" {len(self.names)} can go before more than {100 * MOST_ACCURACY_LOST:.0f} points are lost"
+            )
+        kind = "head" if len(self.levels) > 1 else self.levels[0]
+        return f"Removal of {len(self.names)} {kind}s, by evidence", rows
+
+
+@with_own_settings
+def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None) -> Removal:
+    """Remove heads greedily by evidence; after each removal, the posterior of the remaining heads is computed again.
+
+    With up to 16 heads, each step tries every remaining head. With more, losses from earlier steps serve as lower bounds
+    (lazy greedy, Minoux 1978). The order can then differ from that of the full search, because a head's loss sometimes
+    falls when others are removed.
+
+    Args:
+        model: the posterior, with Gaussian labels; accuracies need test examples with labels.
+        of: "heads"; "paths"; or a dictionary of lists of heads, as for `bayesattn.heads`.
+        most: number of heads to remove, by default all.
+
+    Raises:
+        ValueError: a model that is not a `bayesattn.Model` with Gaussian labels, an `of` that `bayesattn.heads` would
+            refuse, a `most` that is not a number from 1 to the number of heads.
+        NotConverged: a saddle point was not found.
+    """
+    require_kind("model", model, Model)
+    model.require_gaussian()
+    units = units_of(model, of)
+    count = len(units.names)
+    count = count if most is None else positive_integer("most", most, 1, count)
+    fits, order = [at_saddle_point(model)], []
+    gone = np.zeros(model.architecture.paths, bool)
+    tried: dict[int, _Trial] = {}
+    for step in watched(range(count), "removing heads", "heads"):
+        left = [at for at in range(len(units.names)) if at not in order]
+        if len(units.names) <= MOST_TRIED:
+            tried.clear()
+        while (head := min(left, key=lambda at: tried[at].loss if at in tried else -np.inf)) not in tried or (
+            tried[head].step < step
+        ):
+            fit = at_saddle_point(without_paths(model, gone | units.paths[head]))
+            tried[head] = _Trial(step, fits[-1].log_evidence - fit.log_evidence, fit)
+        order.append(head)
+        fits.append(tried[head].fit)
+        gone = gone | units.paths[head]
+    accuracy, error = np.array([mean_and_error(fit.accuracy(model)) for fit in fits]).T
+    log_score, _ = np.array([mean_and_error(fit.log_score(model)) for fit in fits]).T
+    evidence = np.array([fit.log_evidence for fit in fits])
+    names = [units.names[at] for at in order]
+    return Removal(names, evidence - evidence[0], accuracy, error, log_score, units.levels)

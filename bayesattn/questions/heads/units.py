@@ -1,0 +1,99 @@
+"""Units that are scored or removed: heads, paths, or groups of heads, each a set of paths."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from bayesattn._util.checks import Checked, entries, shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn.architecture import Architecture
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.theory.heads import relative_scores
+
+Head = tuple[int, str]
+"""Layer, from 1, and name of a head."""
+
+
+class Units(NamedTuple):
+    """Names of heads, paths or groups, the paths that each of them uses, and titles for the columns of names.
+
+    Skips are not heads. But scores are relative to the largest score of a draw, which may be that of a skip, so `skips`
+    holds the paths of each skip.
+    """
+
+    names: list[Any]
+    paths: Bool[np.ndarray, "unit path"]
+    levels: list[str]
+    skips: Bool[np.ndarray, "skip path"]
+
+    def rows(self, arch: Architecture) -> Bool[np.ndarray, "unit row"]:
+        """Which rows of U belong to each unit."""
+        return np.repeat(self.paths, arch.outputs, axis=1)
+
+    def scores(self, order_parameters: Float[np.ndarray, "*draws row row"], arch: Architecture) -> np.ndarray:
+        """Score of each unit in each draw, shape (.., unit); raises ValueError if a U is 0."""
+        rows = np.repeat(np.concatenate([self.paths, self.skips]), arch.outputs, axis=1)
+        return relative_scores(order_parameters, rows)[..., : len(self.names)]
+
+
+def names_of_heads(model: NetworkPosterior) -> list[Head]:
+    """Layer, from 1, and name of each head, first layer first."""
+    return [
+        (layer, name)
+        for layer, of_layer in enumerate(model.head_names or model.architecture.numbered_heads(), start=1)
+        for name in of_layer
+    ]
+
+
+def units_of(model: NetworkPosterior, of: Checked = "heads") -> Units:
+    """Heads of a model ("heads"), its paths ("paths"), or groups of heads by name.
+
+    A group is a list of heads, each a pair (layer, name), or the number of a layer, which stands for all of its heads.
+
+    Raises ValueError for anything else.
+    """
+    arch, heads, uses = model.architecture, names_of_heads(model), _uses(model.architecture)
+    none = np.zeros((0, arch.paths), bool)
+    if isinstance(of, Mapping) and of and all(isinstance(name, str) for name in of):
+        return Units([*of], np.array([_members(name, of[name], heads, uses) for name in of]), ["group"], none)
+    if isinstance(of, str) and of == "heads":
+        layers = [layer for layer, skip in enumerate(arch.skips) if skip]
+        skips = [[ways[layer] == 0 for ways in arch.path_heads()] for layer in layers]
+        return Units(heads, uses, ["layer", "head"], np.array(skips, bool).reshape(-1, arch.paths))
+    if isinstance(of, str) and of == "paths":
+        return Units(model.path_names, np.eye(arch.paths, dtype=bool), ["path"], none)
+    raise BayesattnError(f"of must be 'heads', 'paths', or a dictionary of lists of heads, got {shown(of)}")
+
+
+def _uses(arch: Architecture) -> Bool[np.ndarray, "head path"]:
+    """Which paths use each head; a skip is not a head."""
+    ways = np.array(arch.path_heads())
+    return np.array(
+        [
+            ways[:, layer] == head + (skip > 0)
+            for layer, (count, skip) in enumerate(zip(arch.heads, arch.skips, strict=True))
+            for head in range(count)
+        ]
+    )
+
+
+def _members(name: Checked, members: Checked, heads: Sequence[Head], uses: np.ndarray) -> np.ndarray:
+    """Paths that use a head of a group."""
+    listed = entries(f"of[{name!r}]", members, "a list of heads, each a pair (layer, name), or of layers", most_axes=2)
+    chosen = []
+    for each in listed:
+        pair = tuple(map(str, each)) if isinstance(each, tuple | list | np.ndarray) else None
+        is_layer = pair is None and not isinstance(each, bool)
+        found = [
+            at for at, (layer, head) in enumerate(heads) if pair == (str(layer), head) or (is_layer and each == layer)
+        ]
+        if not found:
+            raise BayesattnError(
+                f"of[{name!r}] must hold heads as pairs (layer, name), such as {heads[0]!r}, or layers, got {shown(each)}"
+            )
+        chosen += found
+    if not chosen:
+        raise BayesattnError(f"of[{name!r}] must hold at least one head, got none")
+    return np.any(uses[chosen], axis=0)
