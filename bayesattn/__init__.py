@@ -127,6 +127,11 @@ _HOMES = {
     "with_groups": "predictive",
 }
 """Module or package that defines each public name, for names that are not beside this file."""
+_TAKE_DRAWS = {
+    *("collapsed", "combining_width", "concat", "diagnostics", "grade", "head_losses", "heads", "path_correlations"),
+    *("plots", "predict", "validate", "with_groups"),
+}
+"""Names of what takes draws, or the folder of a run that holds them."""
 
 
 def __getattr__(name: str) -> object:
@@ -137,8 +142,8 @@ def __getattr__(name: str) -> object:
             return import_module(f"bayesattn.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = f"bayesattn.{_HOMES[name]}"
-    # Whoever takes draws opens folders of runs too, and those are a floor above.
-    import_module("bayesattn.jobs.runs")
+    if name in _TAKE_DRAWS:
+        import_module("bayesattn.jobs.runs")  # registers how folders of runs are opened
     try:
         return getattr(import_module(home), name)
     except AttributeError:

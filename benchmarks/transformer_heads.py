@@ -35,7 +35,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.questions.heads import predicted_losses
-from bayesattn.questions.pruning import MOST_ACCURACY_LOST
+from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
 
 LAYER, FEATURES, TOKENS, WIDTH, TEMPERATURE = 5, 24, 64, 10, 0.1
 RIDGES = 10.0 ** np.arange(-3, 5)

@@ -23,15 +23,12 @@ from bayesattn._util.progress import Bars
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.predicted import predicted
 from bayesattn.checks.ranks import least_tail, uniform_probability
-from bayesattn.checks.verdict import VERDICTS
 from bayesattn.jobs.cli import screen
 from bayesattn.jobs.cli.compiled import keep_compiled
-from bayesattn.jobs.cli.prune import _mean
 from bayesattn.jobs.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES, _entries_shown, _print_entries
 from bayesattn.jobs.plots import style
 from bayesattn.questions import calibration
-from bayesattn.questions.pruning import require_prunable
-from bayesattn.samplers import pilot
+from bayesattn.tasks.load import ready_models
 from bayesattn.theory import problem
 from tests.processes import Started, run_command
 from tests.screens import fits
@@ -47,24 +44,6 @@ test_examples = 20
 dimension = 10
 tokens = 5
 """
-IMAGES = """
-temperature = 0.3
-[architecture]
-width = 8
-[task]
-name = "one_shot"
-examples = 10
-test_examples = 20
-validation_examples = 20
-width = 16
-key_width = 4
-heads = [2, 2]
-[task.training]
-steps = 4
-batch = 4
-width = 8
-"""
-"""Path inputs have the shapes of those of SMALL, so that both share their compiled programs."""
 # The command has the name of its module.
 THEORY = importlib.import_module("bayesattn.jobs.cli.theory")
 QUICK = ("--warmup", "60", "--draws", "150")
@@ -133,30 +112,6 @@ def test_theory_of_many_paths_is_told_by_heads(run, shown, monkeypatch):
     assert row["corrected_order_parameter"] is None
     own = [float(cell) for line in diagonal.splitlines()[-2:] for cell in line.split()[1:]]
     np.testing.assert_allclose(own, np.diag(row["order_parameter"]), rtol=0.05)
-
-
-def test_what_theory_costs_is_told_before(run, shown, monkeypatch):
-    monkeypatch.setattr(THEORY, "_theory_row", lambda *_: pytest.fail("solved"))
-    out = shown("theory", "small.toml", "--width", "8", "--width", "3", "--dry-run")
-    rows = [line.split() for line in out.splitlines() if " ms " in line]
-    assert [row[:5] for row in rows] == [["8", "0.1", "pairs", "14", "Hessian"], ["3", "0.1", "pairs", "14", "Hessian"]]
-    [found] = json.loads(run("theory", "small.toml", "--width", "8", "--dry-run", "--json")[1])
-    assert found["seconds"] > found["gradient"] > 0
-    assert run("theory", "small.toml", "--dry-run", "--evidence")[0] == 2
-
-
-@pytest.mark.parametrize("most", [10**6, 1], ids=["by some seconds", "by a gradient"])
-def test_what_sampling_costs_is_told_before(run, shown, tmp_path, monkeypatch, most):
-    monkeypatch.setattr(pilot, "PILOT_SECONDS", 0.2)
-    monkeypatch.setattr(pilot, "MOST_COORDINATES_FOR_HESSIAN", most)
-    asked = ("sample", "small.toml", "--out", "draws", *QUICK, "--dry-run")
-    out = shown(*asked)
-    assert out.startswith("K by pairs\nmemory: at least ")
-    assert ("31 of them a step" in " ".join(out.split())) == (most == 1)
-    found = json.loads(run(*asked, "--json")[1])
-    assert found["disk"] == 4 * 150 * found["bytes_per_draw"]
-    assert found["seconds"] > found["compilation"] > 0
-    assert not (tmp_path / "draws").exists()
 
 
 def test_sample_starts_a_run_and_finds_it_complete(run, shown, tmp_path):
@@ -237,7 +192,6 @@ def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
     assert table.count("± n/a") == 3
     assert "nan" not in table
     assert "!" not in table
-    assert _mean([float("nan")]) == "n/a"
 
 
 def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch, unpainted):
@@ -272,7 +226,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     def dishonest(model, tree, **how):
         return honest(model, tree, **how | {"prediction": predicted(model.replace(temperature=1.0))})
 
-    monkeypatch.setattr("bayesattn.checks.validate.validate", dishonest)
+    monkeypatch.setattr("bayesattn.jobs.study.validation.compare", dishonest)
     status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
@@ -281,45 +235,9 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     def not_converged(*_, **__):
         raise ba.theory.NotConverged("no saddle point was found", None)
 
-    monkeypatch.setattr("bayesattn.checks.validate.validate", not_converged)
+    monkeypatch.setattr("bayesattn.jobs.study.validation.compare", not_converged)
     status, _, err = run(*command)
     assert (status, err) == (2, "bayesattn: no saddle point was found\n")
-
-
-def test_images_are_trained_pruned_and_validated(run, shown, tmp_path, monkeypatch, unpainted):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "images.toml").write_text(IMAGES)
-    status, out, err = run("train", "images.toml", "--out", "weights.safetensors")
-    assert status == 0, err
-    assert "accuracy on test classes" in out
-    status, _, err = run("train", "images.toml", "--out", "weights.safetensors")
-    assert (status, err) == (2, "bayesattn: out must be a new file, got weights.safetensors, which is there\n")
-    trained = IMAGES.split("[task.training]")[0] + 'attention = "weights.safetensors"\n'
-    (tmp_path / "trained.toml").write_text(trained)
-    status, out, err = run("prune", "trained.toml", "--width", "40", "--data-seed", "0", *QUICK, "--json")
-    assert status == 0, err
-    [result] = json.loads(out)["results"]
-    assert result["heads"] == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    assert set(result["networks"]) == {"posterior", "trained"}
-    assert len(result["networks"]["trained"]["accuracies"]["magnitude"]) == 5
-    assert (tmp_path / "out" / "prune-trained" / "figure.png").stat().st_size > 10_000
-    unpainted()
-    status, out, err = run(
-        *("validate", "trained.toml", "--width", "40", *QUICK, "--draws", "600"),
-        *("--also-on", "digits[8-9]", "--out", "validated"),
-    )
-    assert (tmp_path / "validated" / "result.json").is_file(), err
-    content = json.loads((tmp_path / "validated" / "result.json").read_text())
-    assert status == VERDICTS.index(content["verdict"]), err
-    assert all(result["usable"] for result in content["results"])
-    assert len(content["theory"][0]["temperatures"]) == 6
-    assert 0 <= content["also_on"][0]["digits[8-9]"]["draws"] <= 1
-    assert "temperature by evidence" in out
-    assert fits(out)
-    out = shown("prune", "trained.toml", "--width", "40", "--data-seed", "0", "--data-seed", "1", *QUICK)
-    assert out.count("T = ") == 1
-    assert [line.split()[0] for line in out.splitlines()[2:6]] == ["1.1", "1.2", "2.1", "2.2"]
-    assert not (tmp_path / "cache" / "bayesattn").exists()
 
 
 @pytest.mark.parametrize(
@@ -369,13 +287,11 @@ def test_calibrate_asks_about_a_narrow_network_too(
 
 
 def test_sweeps_fit_the_screen(shown, tmp_path, monkeypatch):
-    """What they would cost, and how they ended, without drawing anything."""
+    """Their runs, and how they ended, without drawing anything."""
     sweep = pytest.importorskip("bayesattn.jobs.sweep")
     (tmp_path / "sweep.toml").write_text('[settings]\nmodel = "small.toml"\n[grid]\nwidth = [10, 1000]\n')
-    rows = [sweep.Estimate(name, "new", 123456, 98765.4, 43.2, 10**11, True) for name in ("width=10", "width=1000")]
-    monkeypatch.setattr(sweep, "estimates", lambda *_: rows)
-    monkeypatch.setattr(sweep, "start_up", lambda: 12.3)
-    assert "27:26:05" in shown("sweep", "sweep.toml", "--dry-run", "--workers", "2")
+    listed = shown("sweep", "sweep.toml", "--dry-run").splitlines()
+    assert [line.split() for line in listed[-2:]] == [["width=10", "new"], ["width=1000", "new"]]
     ended = {"run": ["width=10", "width=1000"], "state": "complete", "error_message": None}
     monkeypatch.setattr(sweep, "run", lambda *_, **__: pandas.DataFrame(ended))
     assert "2 runs in out/sweep: 2 complete" in shown("sweep", "sweep.toml")
@@ -406,7 +322,7 @@ BAD = {
     "theory small.toml --width 10,100": "a whole number, such as 1000, got '10,100': repeat --width",
     "theory small.toml --width=8 --width=1e3": "a whole number, such as 1000, got '1e3': repeat --width",
     "theory small.toml --temperature '0.1 1'": "such as 0.01, got '0.1 1': repeat --temperature",
-    "prune small.toml --width 1e3": "--width must be a whole number, such as 1000, got '1e3'\n",
+    "validate small.toml --width 1e3": "--width must be a whole number, such as 1000, got '1e3'\n",
 }
 """More in tests/attacks/test_entry.py."""
 
@@ -432,15 +348,9 @@ def test_help_has_an_example_that_the_command_takes(run, name):
 
 
 def test_help_of_a_command_tells_what_it_takes_and_serves(run):
-    pages = {name: " ".join(run(name, "--help")[1].split()) for name in ("plot", "report", "train", "prune")}
+    pages = {name: " ".join(run(name, "--help")[1].split()) for name in ("plot", "report", "theory")}
     assert not [name for name in ("plot", "report") if "--figure" in pages[name]]
-    served = {name: {model for model in ba.models.ready_models() if f" {model}," in pages[name]} for name in pages}
-    assert served["train"] == {"one_shot_digits", "one_shot_omniglot"}
-    assert served["prune"] == set(ba.models.ready_models()) - {"hidden_markov_residual", "digits", "splice"}
-    for model in ("digits", "hidden_markov_residual"):
-        assert run("train", model, "--out", "a.safetensors")[0] == 2
-        with pytest.raises(ValueError, match="pruning is of networks of one output and without skips"):
-            require_prunable(ba.load_model(model, task={"examples": 10, "test_examples": 10}))
+    assert all(f"{model}," in pages["theory"] for model in ready_models())
 
 
 @pytest.mark.filterwarnings("default:.* draws of each chain are there")
@@ -469,7 +379,7 @@ def imported_by(code, *arguments):
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_the_command_alone_imports_nothing_heavy(option):
-    out, modules = imported_by("from bayesattn.cli import main; main()", option)
+    out, modules = imported_by("from bayesattn.jobs.cli import main; main()", option)
     assert "bayesattn" in modules
     assert not modules & {"jax", "numpy", "numpyro", "scipy", "xarray", "pandas", "matplotlib"}
     assert out == f"bayesattn {ba.__version__}\n" if option == "--version" else "validate" in out

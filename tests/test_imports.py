@@ -14,20 +14,18 @@ import pytest
 
 from bayesattn import report, runs, sweep
 from bayesattn._util import extras as _extras
-from bayesattn.tasks import load_images
+from bayesattn.tasks import Digits
 
 PACKAGE = Path(__file__).parents[1] / "bayesattn"
 HOMES = {
-    "PIL": {"tasks.images"},
     "blackjax": {"samplers.langevin", "samplers.smc"},
     "dask": {"gather", "jobs.sweep"},
     "distributed": {"jobs.sweep"},
     "jinja2": {"jobs.report"},
     "matplotlib": {"jobs.plots", "jobs.report"},
     "numpyro": {"models", "samplers"},
-    "optax": {"questions.preferred_attention", "tasks.training"},
-    "pooch": {"tasks.images"},
-    "sklearn": {"tasks.images"},
+    "optax": {"questions.preferred_attention"},
+    "sklearn": {"tasks.digits"},
     "torch": {"tasks.pretrained"},
     "typer": {"jobs.cli"},
     "zarr": {"compressed", "jobs.runs"},
@@ -117,12 +115,12 @@ def test_extras_are_those_of_the_project(extra):
 
 def test_a_missing_library_is_named_with_its_install_line(monkeypatch, tmp_path):
     found = _extras.find_spec
-    gone = {"PIL", "optax", "distributed", "jinja2", "h5netcdf"}
+    gone = {"sklearn", "distributed", "jinja2", "h5netcdf"}
     monkeypatch.setattr(_extras, "find_spec", lambda name: None if name in gone else found(name))
     (tmp_path / "sweep.toml").write_text('[settings]\nmodel = "hidden_markov"\n[grid]\nseed = [0]\n')
     run = runs.Run.__new__(runs.Run)
     for use, message in {
-        lambda: load_images("digits"): r"a task of images needs pillow, optax: pip install 'bayesattn\[images\]'",
+        lambda: Digits().dataset(): r"the task digits needs scikit-learn: pip install 'bayesattn\[images\]'",
         lambda: sweep.run(sweep.Sweep(tmp_path / "sweep.toml")): r"a sweep needs distributed: .*\[sweep\]",
         lambda: report.report(["run"], "page.html"): r"a report needs jinja2: .*\[report\]",
         lambda: run.to_netcdf("run.nc"): r"an export to NetCDF needs h5netcdf: .*\[netcdf\]",

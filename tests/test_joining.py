@@ -14,9 +14,9 @@ from bayesattn._util.random import fingerprint
 from bayesattn.checks import mean_predictor
 from bayesattn.checks.predicted import Predicted
 from bayesattn.jobs.plots.run import Names, names_of
+from bayesattn.models import trees
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
-from bayesattn.questions import pruning
 from tests.zoo import LIGHT, QUICK
 from tests.zoo import model as zoo_model
 
@@ -151,7 +151,6 @@ OF_BOTH = {
     "with_groups": lambda model, draws: ba.with_groups(draws, "prior", model=model),
     "weights": lambda model, draws: ba.collapsed.weights(draws, model),
     "readouts": mean_predictor.readout_batches,
-    "prune": pruning.posterior_readout,
 }
 """Functions that take draws and the model that they should be of."""
 TAKE_DRAWS = {
@@ -167,7 +166,6 @@ TAKE_DRAWS = {
     "grade": lambda model, draws: ba.grade(draws, "one_head"),
     "figure": lambda model, draws: plots.run_figure(draws),
     "theory figure": lambda model, draws: plots.validation_figure(draws),
-    "pruning figure": lambda model, draws: plots.pruning_figure(draws),
 } | OF_BOTH
 
 
@@ -277,7 +275,7 @@ def test_axes_are_put_right_by_name(model, several, said):
         mean_predictor.readout_batches(model, both), mean_predictor.readout_batches(model, tree)
     )
     array = tree["posterior"]["order_parameter"].transpose("draw", "other_path", "chain", "path")
-    np.testing.assert_array_equal(pruning.posterior_readout(model, array), pruning.posterior_readout(model, tree))
+    np.testing.assert_array_equal(trees.order_parameters(array, model), trees.order_parameters(tree, model))
 
 
 MISSING = {
@@ -404,17 +402,14 @@ def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):
         (lambda: plots.validation_figure([]), "validations must hold at least one, got none"),
         (lambda: plots.validation_figure(3), "draws must be the result of bayesattn.sample, .* got 3"),
         (lambda: plots.validation_figure(latent[0]), "draws must be of a network, .* got those of a LatentModel"),
-        (lambda: plots.pruning_figure([]), "comparisons must hold at least one, got none"),
-        (lambda: plots.pruning_figure(latent), "draws must be of a network, .* got those of a LatentModel"),
         (lambda: plots.calibration_figure(several[0]), "calibrations must be results of bayesattn.calibration by name"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
 
 
-def test_figures_of_theory_and_of_heads_hold_draws_against_their_model(model, several, run):
+def test_figures_of_theory_hold_draws_against_their_model(several, run):
     assert plots.validation_figure(several[0]).get_suptitle() == plots.validation_figure([run]).get_suptitle()
-    assert "heads scored at N = 3" in plots.pruning_figure(several[0]).get_suptitle()
 
 
 def test_names_of_classes_and_heads_are_those_that_draws_know():

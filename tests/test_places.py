@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn import cli, plots, runs, sweep, tasks
+from bayesattn import cli, plots, runs, sweep
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
 from bayesattn.compressed import Compressed
@@ -23,7 +23,7 @@ from bayesattn.jobs.report import report
 from bayesattn.jobs.runs import folder
 from bayesattn.models import trees
 from bayesattn.questions.reference import make
-from bayesattn.tasks import load, one_shot, training
+from bayesattn.tasks import load
 from tests.zoo import LIGHT
 from tests.zoo import model as zoo_model
 
@@ -34,11 +34,10 @@ URLS = ("s3://bucket/runs/a", "simplecache::s3://bucket/a", Path("file:///tmp/a"
 
 def task_file(folder, entry, path):
     """A model file whose [task] names a path."""
-    of_arrays = entry in ("file", "statistics")
-    heads = "heads = [2, 2]\n" if of_arrays else ""
-    task = 'name = "arrays"' if of_arrays else 'name = "one_shot"\nwidth = 16'
     file = folder / f"{entry}.toml"
-    file.write_text(f'temperature = 0.1\n[architecture]\nwidth = 8\n{heads}[task]\n{task}\n{entry} = "{path}"\n')
+    file.write_text(
+        f'temperature = 0.1\n[architecture]\nwidth = 8\nheads = [2, 2]\n[task]\nname = "arrays"\n{entry} = "{path}"\n'
+    )
     return file
 
 
@@ -49,21 +48,17 @@ def sweep_file(folder, model):
 
 
 ENTRIES = {
-    "singular.coefficient.learning_coefficient": (
-        "folder",
-        lambda path, _: ba.learning_coefficient(MODEL, 0.1, folder=path, chains=2, warmup=20, draws=20),
-    ),
-    "runs.sampling.sample": ("out", lambda path, _: runs.sample(MODEL, path, **LIGHT)),
-    "runs.run.Run": ("run", lambda path, _: runs.Run(path)),
-    "runs.run.Run.to_netcdf": ("file", lambda path, run: run.to_netcdf(path)),
-    "runs.run.is_run": ("run", lambda path, _: runs.is_run(path)),
-    "runs.run.overview": ("folder", lambda path, _: runs.overview(path)),
-    "runs.folder.under_way": ("out", lambda path, _: runs.under_way(path)),
-    "runs.folder.found_in": ("folder", lambda path, _: folder.found_in(path)),
-    "runs.folder.prepared": ("out", lambda path, _: folder.prepared(path)),
-    "runs.folder.followed": ("out", lambda path, _: folder.followed(path)),
-    "sweep.plan.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
-    "report.report": ("runs|run", lambda path, _: report([path], "page.html")),
+    "jobs.runs.sampling.sample": ("out", lambda path, _: runs.sample(MODEL, path, **LIGHT)),
+    "jobs.runs.run.Run": ("run", lambda path, _: runs.Run(path)),
+    "jobs.runs.run.Run.to_netcdf": ("file", lambda path, run: run.to_netcdf(path)),
+    "jobs.runs.run.is_run": ("run", lambda path, _: runs.is_run(path)),
+    "jobs.runs.run.overview": ("folder", lambda path, _: runs.overview(path)),
+    "jobs.runs.folder.under_way": ("out", lambda path, _: runs.under_way(path)),
+    "jobs.runs.folder.found_in": ("folder", lambda path, _: folder.found_in(path)),
+    "jobs.runs.folder.prepared": ("out", lambda path, _: folder.prepared(path)),
+    "jobs.runs.folder.followed": ("out", lambda path, _: folder.followed(path)),
+    "jobs.sweep.plan.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
+    "jobs.report.report": ("runs|run", lambda path, _: report([path], "page.html")),
     "gather.gather": ("store", lambda path, _: gather(BATCHES, MODEL.architecture, store=path)),
     "compressed.Compressed.save": ("file", lambda path, _: gather(BATCHES, MODEL.architecture).save(path)),
     "compressed.Compressed.open": ("file", lambda path, _: Compressed.open(path)),
@@ -71,19 +66,13 @@ ENTRIES = {
     "dataset.Dataset.save": ("file", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture).save(path)),
     "dataset.Dataset.open": ("file", lambda path, _: ba.Dataset.open(path)),
     "models.trees.opened": ("run", lambda path, _: trees.opened(str(path))),
-    "models.load.load_model": ("model", lambda path, _: ba.load_model(path)),
-    "models.load.takes_seed": ("model", lambda path, _: load.takes_seed(path)),
-    "models.load.must_train": ("model", lambda path, _: load.must_train(path)),
-    "models.load.load_task": ("model", lambda path, _: load.load_task(path)),
-    "models.load.load_validate_table": ("model", lambda path, _: load.load_validate_table(path)),
-    "plots.style.checked_file": ("--figure", lambda path, _: style.checked_file("--figure", path)),
-    "plots.style.save": ("file", lambda path, _: plots.save(None, path)),
-    "tasks.training.train": ("out", lambda path, _: training.train(None, None, path)),
-    "tasks.training.weights_of": ("file", lambda path, _: training.weights_of(path)),
-    "tasks.images.load_images": ("images", lambda path, _: tasks.images.load_images(path)),
-    "tasks.one_shot.load_heads": ("task.attention", lambda path, _: one_shot.load_heads(path, (2,), 16)),
-    "reference.formats.export": ("folder", lambda path, _: ba.reference.export("two_heads", path)),
-    "reference.make.make": ("folder", lambda path, _: make.make("two_heads", path)),
+    "tasks.load.load_model": ("model", lambda path, _: ba.load_model(path)),
+    "tasks.load.takes_seed": ("model", lambda path, _: load.takes_seed(path)),
+    "tasks.load.load_validate_table": ("model", lambda path, _: load.load_validate_table(path)),
+    "jobs.plots.style.checked_file": ("--figure", lambda path, _: style.checked_file("--figure", path)),
+    "jobs.plots.style.save": ("file", lambda path, _: plots.save(None, path)),
+    "questions.reference.formats.export": ("folder", lambda path, _: ba.reference.export("two_heads", path)),
+    "questions.reference.make.make": ("folder", lambda path, _: make.make("two_heads", path)),
     "_util.input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
     "_util.input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
     "_util.input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),
@@ -97,26 +86,26 @@ FURTHER = {
     "out of a report": ("out", lambda path, run: report([run.path], path)),
     "security of a sweep": ("tls_ca_file", lambda path, _: sweep.clusters._security({"tls_ca_file": path})),
 }
-for entry in ("file", "statistics", "attention", "train_images"):
+for entry in ("file", "statistics"):
     FURTHER[f"[task] {entry}"] = (
         f"task.{entry}",
         lambda path, _, entry=entry: ba.load_model(task_file(Path().absolute(), entry, path)),
     )
 OWN = """
 compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
-_util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clean runs.folder.damaged
-runs.folder.is_free runs.folder.locked runs.folder.remove runs.folder.replace sweep.plan.Planned
-reference.truth.Truth.open reference.truth.Truth.save attention.pretrained.from_transformers
-attention.read.Store.new
+_util.files.sync _util.files.sync_folder jobs.runs.folder.beside jobs.runs.folder.clean jobs.runs.folder.damaged
+jobs.runs.folder.is_free jobs.runs.folder.locked jobs.runs.folder.remove jobs.runs.folder.replace jobs.sweep.plan.Planned
+questions.reference.truth.Truth.open questions.reference.truth.Truth.save tasks.pretrained.from_transformers
+tasks.pretrained.read.Store.new
 """
 """Functions whose paths went through `user_path` before, are made by the package, or need PyTorch; whole modules."""
-OWN_MODULES = ("runs.store", "sweep.table", "sweep.execute")
+OWN_MODULES = ("jobs.runs.store", "jobs.sweep.table", "jobs.sweep.execute")
 
 
 def functions_of_paths():
     """Public functions, methods and classes of the package, without the command line, that take a path."""
     for found in pkgutil.walk_packages(ba.__path__, "bayesattn."):
-        if found.name.startswith("bayesattn.cli") or found.name.endswith("__main__"):
+        if found.name.startswith("bayesattn.jobs.cli") or found.name.endswith("__main__"):
             continue
         module = importlib.import_module(found.name)
         members = [(n, m) for n, m in vars(module).items() if getattr(m, "__module__", None) == found.name]
@@ -163,7 +152,6 @@ REQUIRED = {
     "sample": ["hidden_markov", "--out", "run"],
     "runs": ["here"],
     "sweep": ["sweep.toml"],
-    "train": ["one_shot_digits", "--out", "weights.safetensors"],
     "plot": ["run"],
     "report": ["run"],
     "reference": ["list"],
@@ -176,7 +164,7 @@ REQUIRED = {
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_commands_refuse_urls_by_the_name_of_the_option(name, command, tmp_path):
     module = name.replace("-", "_")
-    function = getattr(importlib.import_module(f"bayesattn.cli.{module}"), module)
+    function = getattr(importlib.import_module(f"bayesattn.jobs.cli.{module}"), module)
     hints = get_type_hints(function, include_extras=True)
     of_paths = [parameter for parameter in inspect.signature(function).parameters if "Path" in str(hints[parameter])]
     assert of_paths or name == "theory"

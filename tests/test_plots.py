@@ -12,7 +12,6 @@ import pytest
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.legend import Legend
-from scipy import stats
 
 import bayesattn as ba
 from bayesattn import cli, plots, runs
@@ -22,7 +21,6 @@ from bayesattn.checks.ranks import chain_band, chain_ecdfs
 from bayesattn.jobs.plots import style
 from bayesattn.jobs.plots.diagnostics import scalars
 from bayesattn.jobs.plots.run import Names, draw, lacking
-from bayesattn.questions import pruning
 from tests.zoo import LIGHT
 
 LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]
@@ -84,21 +82,6 @@ def validation(width=10, paths=2, tested=True, aligned=20):
     )
 
 
-def comparison(trained=True, heads=(4, 4), seed=0):
-    rng = np.random.default_rng(seed)
-    arch = ba.Architecture(heads, (10, 10, 10), (1.0,) * 4)
-    scores, count = [rng.uniform(size=number) for number in heads], sum(heads)
-    orders = {"posterior": ["theory", "draws", "random"], "trained": ["theory", "draws", "magnitude", "random"]}
-    networks = {
-        name: pruning.Pruned(
-            0.9, rng.uniform(0, 0.2, count), {o: np.linspace(0.9, 0.5, count + 1) for o in orders[name]}
-        )
-        for name in (orders if trained else ["posterior"])
-    }
-    model = SimpleNamespace(name="one_shot", architecture=arch)
-    return pruning.Comparison(model, {"theory": scores, "draws": scores}, networks)
-
-
 @pytest.mark.parametrize(
     ("labels", "compressed", "why"),
     [
@@ -130,8 +113,6 @@ FIGURES = (
         "no test labels": lambda: plots.validation_figure([validation(tested=False)]),
         "labels of 0": lambda: plots.validation_figure([validation(tested=False, aligned=0)]),
         "one example": lambda: plots.validation_figure([validation(aligned=1)]),
-        "one seed": lambda: plots.pruning_figure([comparison(trained=False)]),
-        "three seeds": lambda: plots.pruning_figure([comparison(seed=seed) for seed in range(3)]),
         "one sampler": lambda: plots.calibration_figure(calibrated(1)),
         "five samplers": lambda: plots.calibration_figure(calibrated(5)),
     }
@@ -257,36 +238,6 @@ def test_quantities_and_limits_whose_short_names_agree_are_all_drawn():
     np.testing.assert_allclose(levels, [80, 50, 60, 70, 80])
 
 
-def test_a_correlation_that_one_seed_lacks_is_that_of_the_others():
-    def title(*seeds):
-        return plots.pruning_figure(seeds).axes[1].get_title()
-
-    known = [comparison(trained=False, seed=seed) for seed in range(2)]
-    network = known[0].networks["posterior"]
-    even = dataclasses.replace(known[0], networks={"posterior": dataclasses.replace(network, drops=0 * network.drops)})
-    mean = np.mean([each.correlation("posterior", "theory") for each in known])
-    assert title(*known).endswith(f":\nrank correlation {mean:.2f}")
-    assert title(*known, even).endswith(f":\nrank correlation {mean:.2f} (n/a of 1 of 3 seeds)")
-    assert title(even, even).endswith(":\nthe same is lost with each")
-    flat = dataclasses.replace(known[0], scores={key: [np.ones(4), np.ones(4)] for key in ("theory", "draws")})
-    with pytest.warns(stats.ConstantInputWarning):
-        assert title(flat).endswith(":\nrank correlation n/a")
-
-
-def test_pruning_of_one_seed_has_no_deviation_and_scores_once():
-    one, three = (plots.pruning_figure([comparison(seed=seed) for seed in range(count)]) for count in (1, 3))
-    assert "1 seed of" in one.get_suptitle()
-    assert "3 seeds of" in three.get_suptitle()
-    for figure, deviations in ((one, False), (three, True)):
-        titles = [axes.get_title() for axes in figure.axes]
-        assert titles.count("Head scores") == 1
-        assert len(titles) == 5
-        *_, last = figure.axes
-        assert ("sd over" in last.get_ylabel()) is deviations
-        assert any(bars.has_yerr for bars in last.containers) is deviations
-        assert labelled(last, "2 points below").get_ydata()[0] == pytest.approx(88)
-
-
 def test_rank_figures_show_the_curves_and_their_band():
     draws = posterior(chains=3, count=25)
     figure = drawn("rank", draws)
@@ -374,7 +325,7 @@ def test_the_command_draws_and_refuses(run, command, tmp_path):
 
 
 def test_a_commands_figure_goes_where_it_is_asked_for(command, tmp_path):
-    status, _, err = command("prune", "hidden_markov", "--figure", "figure.jpg")
+    status, _, err = command("validate", "hidden_markov", "--figure", "figure.jpg")
     assert (status, err) == (2, "bayesattn: --figure must end in .png, .pdf or .svg, got figure.jpg\n")
     (tmp_path / "taken.svg").write_text("mine")
     status, _, err = command("validate", "hidden_markov", "--figure", "taken.svg")

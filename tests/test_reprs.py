@@ -18,6 +18,7 @@ from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
 from bayesattn.models.arviz import data_groups
 from bayesattn.models.description import described, restored
+from bayesattn.predictive import PosteriorPrediction
 from bayesattn.theory.finite_width import FiniteWidth
 from tests.zoo import LIGHT, MODELS
 
@@ -121,7 +122,7 @@ def test_a_validation_tells_verdict_and_statement_and_plots_itself(validation):
 def test_predictions_and_evidence_print_no_arrays(model, draws):
     predicted = ba.predict(draws, model.path_inputs, keep_draws=True)
     assert title_of(predicted) == f"PosteriorPrediction of {len(model.labels)} examples"
-    few = ba.predictive.PosteriorPrediction(np.zeros(2), np.ones(2), *np.full((2, 2), np.nan), None, None)
+    few = PosteriorPrediction(np.zeros(2), np.ones(2), *np.full((2, 2), np.nan), None, None)
     assert "Monte Carlo error at most n/a" in repr(few)
     evidence = ba.theory.Evidence(-12.3456, 0.0271, "annealing", False)
     assert title_of(evidence) == "Evidence: log p(Y) = -12.346 ± 0.027"

@@ -28,7 +28,7 @@ OTHER_SETTINGS = {
 }
 NO_NUMBERS_OF_JAX = {
     "bayesattn.checks.accuracy.gain": "counts with NumPy",
-    "bayesattn.exchangeable.sphere.uniform": "takes a NumPy generator",
+    "bayesattn.questions.exchangeable.sphere.uniform": "takes a NumPy generator",
     "bayesattn.tasks.training.weights_of": "reads files",
     "bayesattn.tasks.training.cached": "reads files",
     "bayesattn.tasks.training.compact": "rounds arrays to float16",

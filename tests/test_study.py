@@ -30,7 +30,6 @@ def found(model):
         model,
         (8, 40),
         theory_widths=(1000,),
-        also_on={"itself": model},
         margin=0.3,
         solving=told.append,
         sampling=lambda width: told.append(width) or (lambda _: None),
@@ -48,16 +47,14 @@ def test_progress_is_that_of_each_sampling(model, monkeypatch):
         told.append(progress)
         raise KeyboardInterrupt
 
-    for module in (study.validation, study.pruning):
-        monkeypatch.setattr(module, "sample", sampled)
+    monkeypatch.setattr(study.validation, "sample", sampled)
     for begin in (
         lambda: study.validate(model, (8,), progress=False),
         lambda: study.validate(model, (8,), progress=False, sampling=str),
-        lambda: study.prune([(model, None)], progress=False),
     ):
         with pytest.raises(KeyboardInterrupt):
             begin()
-    assert told == [False, "8", False]
+    assert told == [False, "8"]
 
 
 def test_each_width_is_validated_as_it_would_be_alone(model, found):
@@ -77,8 +74,6 @@ def test_it_knows_what_the_command_prints(found):
     assert content["verdict"] == found.verdict == "holds"
     assert [each["width"] for each in content["theory"]] == [8, 40, 1000]
     assert content["results"][0]["widths"] == [8, 8]
-    same = found.elsewhere["itself"][0], found.validations[0].accuracy
-    assert same[0].draws == same[1].draws
     json.dumps(content, allow_nan=True)
     assert len(found.figure().axes) > 1
 
@@ -118,9 +113,6 @@ def test_temperatures_are_chosen_by_evidence_at_each_width(model):
         ({"theory_widths": None}, "theory_widths must be a list of widths, got None"),
         ({"theory_widths": ["30"]}, r"theory_widths\[0\] must be a whole number of at least 1, got '30'"),
         ({"model": "hidden_markov"}, "model must be a bayesattn.Model, got 'hidden_markov'"),
-        ({"also_on": ["digits"]}, r"also_on must be models by name, got \['digits'\]"),
-        ({"also_on": {"x": "digits"}}, r"also_on\['x'\] must be a bayesattn.Model, got 'digits'"),
-        ({"also_on": {"x": tiny_model(heads=(3,), widths=(8, 8))}}, r"also_on\['x'\] must have path_inputs of \(2, "),
         ({"keep": ["prediction"]}, "keep must hold 'order_parameter', which theory speaks of, got prediction"),
         ({"margin": 0}, "margin must be a finite number above 0, got 0"),
         ({"sampler": "gibbs"}, "sampler must be one of"),
@@ -140,62 +132,6 @@ def test_what_is_not_finite_is_none(model):
     content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert found.verdict == "cannot tell"
     assert [each["width"] for each in content["theory"]] == [8, 30]
-
-
-def test_heads_are_removed_from_each_model(model):
-    told = []
-    found = study.prune(
-        [(model, None)] * 2, sampling=lambda number: told.append(number) or (lambda _: None), **SETTINGS
-    )
-    assert told == [0, 1]
-    first, second = found.comparisons
-    assert list(first.networks) == ["posterior"]
-    lost = first.networks["posterior"]
-    assert repr(found).splitlines()[0] == f"PruningStudy of 2 x {model.name!r}"
-    assert " ".join(repr(found).split()).count(f"accuracy {100 * lost.accuracy:.3g} %, rank correlation ") == 2
-    assert first.to_dict() == second.to_dict()
-    json.dumps(found.to_dict(), allow_nan=False)
-
-
-def weights(model, more=0):
-    """Of a trained network, with more features than there are."""
-    width, rng = 6, np.random.default_rng(0)
-    shapes = {"V_0": (width, model.path_inputs.shape[2] + more), "V_1": (2, width, width), "a": (width,)}
-    return {name: rng.normal(size=shape) for name, shape in shapes.items()}
-
-
-def skipped(model):
-    """The same network with a skip, which reads the first path's inputs."""
-    arch = ba.Architecture((2,), (8, 8), model.architecture.variances, skips=(1.0,))
-    more = {name: getattr(model, name)[:, [0, 0, 1]] for name in ("path_inputs", "test_path_inputs")}
-    return ba.Model(**more, labels=model.labels, test_labels=model.test_labels, architecture=arch, temperature=0.5)
-
-
-@pytest.mark.parametrize(
-    ("models", "message"),
-    [
-        (lambda model: [], "at least one model, got none"),
-        (lambda model: model, "models must be pairs of a model and the weights of its trained network, or None, got "),
-        (lambda model: [model], "models must be pairs of a model and the weights"),
-        (lambda model: [("digits", None)], r"models\[0\]\[0\] must be a bayesattn.Model, got 'digits'"),
-        (lambda model: [(model.replace(test_labels=None), None)], "pruning needs test_path_inputs and test_labels"),
-        (
-            lambda model: [(model.replace(likelihood=ba.Categorical(0.1), labels=np.sign(model.labels)), None)],
-            r"likelihood must be bayesattn\.Gaussian",
-        ),
-        (lambda model: [(skipped(model), None)], "pruning is of networks of one output and without skips, got "),
-        (lambda model: [(model, weights(model, 1))], "V_0 must have as many features as path_inputs, 4, got 5"),
-    ],
-)
-def test_models_to_prune_fit_together(model, models, message):
-    with pytest.raises(ValueError, match=message):
-        study.prune(models(model), sampling=lambda _: pytest.fail("drawn"), **SETTINGS)
-
-
-def test_models_to_prune_are_alike(model):
-    """An iterator is consumed lazily: the first one is drawn before the second is looked at."""
-    with pytest.raises(ValueError, match=r"models\[1\] must have the heads of the first one, and weights"):
-        study.prune([(model, weights(model)), (model, None)], **SETTINGS)
 
 
 def test_samplers_are_calibrated_on_each_network(model, monkeypatch):

@@ -11,7 +11,6 @@ import pytest
 
 from bayesattn import runs, sweep
 from bayesattn.jobs.sweep import clusters, execute
-from bayesattn.samplers import pilot
 from tests.test_cli import SMALL
 
 SWEEP = """
@@ -204,20 +203,6 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(file, tmp_path):
 
 def _interrupt(event):
     raise KeyboardInterrupt
-
-
-def test_the_cost_of_a_sweep_is_estimated(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(pilot, "PILOT_SECONDS", 0.5)
-    plan = sweep.Sweep(file(ONE_PROGRAM), tmp_path / "out")
-    first, *_, last = sweep.estimates(plan)
-    assert first.state == "new"
-    assert first.steps == 300
-    assert 0 < first.seconds == last.seconds < 60
-    assert not (tmp_path / "out").exists()
-    run = runs.sample(plan.runs[0].model(), plan.runs[0].out, **vars(plan.runs[0].job))
-    assert run.nbytes == pytest.approx(first.bytes, rel=0.1)
-    again = next(iter(sweep.estimates(plan)))
-    assert (again.state, again.steps, again.seconds) == ("complete", 0, 0.0)
 
 
 def test_batch_clusters_ask_for_their_jobs(file):

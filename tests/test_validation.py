@@ -15,11 +15,10 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import plots
-from bayesattn.checks import validation
+from bayesattn.checks import alignment, mean_predictor, validation
 from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, next_order
 from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.scaling import scaling
-from bayesattn.checks.validate import accuracy_on
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, VERDICTS, overall
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 from tests.statistics import agree, likely, mean_of
@@ -57,20 +56,6 @@ def test_combining_paths_beats_the_gp_limit_at_width_ten(reference_validation):
     assert found.gains["all paths"].outcome == found.theory_gains["all paths"].outcome == "higher"
     assert found.gains["all paths"].difference == pytest.approx(found.draws - found.gp)
     assert reference_validation.alignment.outcome == "higher"
-
-
-def test_accuracy_on_other_test_examples(model, hidden_markov_model, reference_validation):
-    same = accuracy_on(model, reference_validation)
-    theory = {"theory": reference_validation.saddle, "corrected": reference_validation.corrected}
-    theory["gp"] = ba.theory.gp_order_parameter(model.architecture)
-    means = {name: ba.theory.predict(value, model).mean for name, value in theory.items()}
-    means["draws"] = np.tensordot(model.test_path_inputs, reference_validation.readouts.mean(0), 2)
-    for name, mean in means.items():
-        assert getattr(same, name) == np.mean(np.sign(mean) == model.test_labels), name
-    turned = accuracy_on(model.replace(test_labels=-model.test_labels), reference_validation)
-    assert turned.theory == pytest.approx(1 - same.theory)
-    with pytest.raises(ValueError, match="model must have training examples, architecture and temperature of"):
-        accuracy_on(hidden_markov_model(30), reference_validation)
 
 
 @pytest.mark.heavy
@@ -424,9 +409,9 @@ def test_gp_limit_of_a_group_is_a_network_of_those_paths(model):
         architecture=ba.Architecture((1, 1), (10,) * 3, (1.0,) * 4),
         temperature=model.temperature,
     )
-    np.testing.assert_allclose(ba.alignment.gp_kernel(model, [2]), ba.alignment.gp_kernel(alone), rtol=1e-12)
+    np.testing.assert_allclose(alignment.gp_kernel(model, [2]), alignment.gp_kernel(alone), rtol=1e-12)
     expected = ba.theory.predict([[1.0]], alone)
-    np.testing.assert_allclose(ba.mean_predictor.gp_mean(model, [2]), expected.mean, rtol=1e-9)
+    np.testing.assert_allclose(mean_predictor.gp_mean(model, [2]), expected.mean, rtol=1e-9)
 
 
 def test_figure_shows_what_it_says(reference_validation):

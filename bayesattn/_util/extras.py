@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from bayesattn._util.errors import MissingLibrary
 
 EXTRAS = {
-    "images": {"PIL": "pillow", "sklearn": "scikit-learn", "pooch": "pooch", "optax": "optax"},
+    "images": {"sklearn": "scikit-learn"},
     "sweep": {"distributed": "distributed", "pyarrow": "pyarrow"},
     "cluster": {"dask_jobqueue": "dask-jobqueue"},
     "report": {"jinja2": "jinja2"},

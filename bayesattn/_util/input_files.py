@@ -10,10 +10,8 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import numpy as np
-from safetensors import safe_open
 
 from bayesattn._util.checks import memory_limit, shown
 from bayesattn._util.errors import BayesattnError
@@ -91,8 +89,8 @@ def read_toml(key: str, file: str | Path) -> PlainDict:
     return content
 
 
-def read_arrays(key: str, file: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Arrays of a .npz or .safetensors file, and the metadata of the latter.
+def read_arrays(key: str, file: str | Path) -> dict[str, np.ndarray]:
+    """Arrays of a .npz file.
 
     Nothing is unpickled, and no more is read than fits into memory.
 
@@ -100,55 +98,37 @@ def read_arrays(key: str, file: str | Path) -> tuple[dict[str, np.ndarray], dict
         FileNotFoundError: no such file.
         ValueError: a file that cannot be read.
     """
-    path = regular_file(key, file, "a .npz or .safetensors file")
-    expected = f"{key} must be a .npz or .safetensors file of plain arrays, got {file}"
-    with decoding(expected):
+    path = regular_file(key, file, "a .npz file")
+    with decoding(f"{key} must be a .npz file of plain arrays, got {file}"):
         if (size := path.stat().st_size) > memory_limit():
             raise BayesattnError(f"its {size / 2**30:.3g} GiB do not fit into memory")
-        if path.suffix == ".npz":
-            return _arrays_of_zip(path), {}
-        with safe_open(path, "numpy") as stored:
-            return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
+        with path.open("rb") as start:
+            if start.read(6) == b"\x93NUMPY":
+                raise BayesattnError(
+                    "it is a single array, such as numpy.save writes; numpy.savez writes several with their names"
+                )
+        with zipfile.ZipFile(path) as packed:
+            files = [member for member in packed.infolist() if not member.is_dir()]
+            if len(files) > MOST_ZIP_MEMBERS:
+                raise BayesattnError(f"it holds {len(files)} files, expected at most {MOST_ZIP_MEMBERS}")
+            if (size := sum(member.file_size for member in files)) > memory_limit():
+                raise BayesattnError(f"it unpacks to {size / 2**30:.3g} GiB, which do not fit into memory")
+            return {member.filename.removesuffix(".npy"): _array(packed, member) for member in files}
 
 
-def members(packed: zipfile.ZipFile, most_bytes: int) -> list[zipfile.ZipInfo]:
-    """Files in a zip archive, without folders; raises BayesattnError if they are too many, too large or encrypted."""
-    files = [member for member in packed.infolist() if not member.is_dir()]
-    if len(files) > MOST_ZIP_MEMBERS:
-        raise BayesattnError(f"it holds {len(files)} files, expected at most {MOST_ZIP_MEMBERS}")
-    size = sum(member.file_size for member in files)
-    if size > most_bytes:
-        raise BayesattnError(f"it unpacks to {size / 2**30:.3g} GiB, expected at most {most_bytes / 2**30:.3g}")
-    if locked := [member.filename for member in files if member.flag_bits & 1]:
-        raise BayesattnError(f"{locked[0]!r} in it is encrypted")
-    return files
-
-
-def _arrays_of_zip(path: Path) -> dict[str, np.ndarray]:
-    with path.open("rb") as file:
-        magic = file.read(6)
-    if magic == b"\x93NUMPY":
-        raise BayesattnError(
-            "it is a single array, such as numpy.save writes; numpy.savez writes several with their names"
-        )
-    arrays = {}
-    with zipfile.ZipFile(path) as packed:
-        for member in members(packed, memory_limit()):
-            with packed.open(member) as content:
-                arrays[member.filename.removesuffix(".npy")] = _array(content, member)
-    return arrays
-
-
-def _array(content: IO[bytes], member: zipfile.ZipInfo) -> np.ndarray:
+def _array(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """Array in a zip member; NumPy's own reader would allocate what the header declares before checking the file's size."""
-    major, _ = np.lib.format.read_magic(content)
-    header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = header(content)
-    if dtype.hasobject:
-        raise BayesattnError(f"{member.filename} in it holds Python objects, expected numbers")
-    needed = math.prod(shape) * dtype.itemsize
-    available = member.file_size - content.tell()
-    if needed != available:
-        raise BayesattnError(f"{member.filename} in it should hold {needed} bytes by its header, but holds {available}")
-    array = np.frombuffer(content.read(), dtype)
+    with packed.open(member) as content:
+        major, _ = np.lib.format.read_magic(content)
+        header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = header(content)
+        if dtype.hasobject:
+            raise BayesattnError(f"{member.filename} in it holds Python objects, expected numbers")
+        needed = math.prod(shape) * dtype.itemsize
+        available = member.file_size - content.tell()
+        if needed != available:
+            raise BayesattnError(
+                f"{member.filename} in it should hold {needed} bytes by its header, but holds {available}"
+            )
+        array = np.frombuffer(content.read(), dtype)
     return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)

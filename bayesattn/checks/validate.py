@@ -8,11 +8,11 @@ import xarray as xr
 from bayesattn._util.checks import positive
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
-from bayesattn.checks.accuracy import Accuracy, accuracy_of
+from bayesattn.checks.accuracy import accuracy_of
 from bayesattn.checks.alignment import alignment_over_draws
 from bayesattn.checks.comparison import along_directions, joint_p_of
 from bayesattn.checks.diagnostics import diagnose
-from bayesattn.checks.mean_predictor import gp_mean, mean_predictor, outputs_of, readout_batches
+from bayesattn.checks.mean_predictor import outputs_of, readout_batches
 from bayesattn.checks.mixing import from_below_diagonal, moments, on_and_below_diagonal
 from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.validation import MIXING, Validation
@@ -91,37 +91,3 @@ def validate(
     )
     by_entry = entries.stack(all=("chain", "draw")).transpose("all", "entry").values
     return dataclasses.replace(validation, joint_p=joint_p_of(validation.entries, by_entry))
-
-
-@with_own_settings
-def accuracy_on(model: Model, validation: Validation) -> Accuracy:
-    """Accuracy of a validation's saddle point, corrected theory and draws on the test examples of `model`.
-
-    The corrected theory here predicts with its mean U; the predictor itself is not corrected.
-
-    Args:
-        model: model with the training examples, architecture and temperature of `validation.model`, and test examples of
-            another kind, for example images of another set.
-        validation: validation of the same posterior.
-
-    Raises:
-        ValueError: other training examples, architecture or temperature; no test labels.
-    """
-    ours, theirs = model, validation.model
-    same = ours.architecture == theirs.architecture and ours.temperature == theirs.temperature
-    if not (
-        same and np.array_equal(ours.path_inputs, theirs.path_inputs) and np.array_equal(ours.labels, theirs.labels)
-    ):
-        raise BayesattnError(
-            "model must have training examples, architecture and temperature of validation.model, got others"
-        )
-    if model.test_labels is None:
-        raise BayesattnError("model must have test_labels, got None")
-    if validation.readouts is None:
-        raise BayesattnError("validation must be of a model with test examples, got one without")
-    by_theory = {
-        "theory": mean_predictor(model, validation.saddle),
-        "corrected": mean_predictor(model, validation.corrected),
-        "gp": gp_mean(model),
-    }
-    return accuracy_of(model, by_theory, outputs_of(model, validation.readouts))

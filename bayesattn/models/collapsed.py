@@ -32,7 +32,7 @@ from bayesattn.models.parameterisation import LABELS, NO_FLOAT32, Parameterisati
 from bayesattn.models.priors import BartlettPrior, StandardNormal
 from bayesattn.models.weights import weights, weights_at
 from bayesattn.network import network, path_readouts
-from bayesattn.theory import bartlett, cost
+from bayesattn.theory import bartlett, memory
 from bayesattn.theory.mode import FlatMode, find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, NotConverged
@@ -165,7 +165,7 @@ class Collapsed(Parameterisation):
         form, shapes = cheapest_form(evaluated, features, arch), structure(model)
         # Each chain has its own gradient; the gradient of the search for the mode is included as one of them.
         rows = shapes[0].columns * features if form == "feature_space" else evaluated * arch.outputs
-        needed = cost.bytes_needed(evaluated * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
+        needed = memory.bytes_needed(evaluated * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
         needed += 8 * 2 * (examples - evaluated) * paths * features
         if not conjugate:
             # Scale of the latents of the outputs, its inverse, and the Hessian from which it is computed.

@@ -1,7 +1,7 @@
 """Posterior of the latent of exchangeable tokens (EXCHANGEABILITY section 1).
 
 The model is v_i = z phi(k_i) + noise, with noise ~ N(0, sigma^2 I) and entries of z ~ N(0, tau^2). The posterior is known in
-closed form (`bayesattn.exchangeable.posterior`); here it is sampled like any other posterior of this package.
+closed form (`bayesattn.questions.exchangeable.posterior`); here it is sampled like any other posterior of this package.
 """
 
 from dataclasses import dataclass

@@ -1,16 +1,16 @@
 """Classification of images of digits in ten classes, read patch by patch."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import positive_integer
 from bayesattn._util.errors import BayesattnError
+from bayesattn._util.extras import require
 from bayesattn.classes import one_hot
 from bayesattn.models.tokens import TokenDataset
-from bayesattn.tasks.images import DIGITS, load_images
 from bayesattn.tasks.settings import checked_settings
 
 SIDE = 8
@@ -57,20 +57,23 @@ class Digits:
 
         Raises:
             ValueError: more images than there are.
+            ImportError: the extra "images" is not installed.
         """
-        images = load_images(DIGITS, SIDE)
+        require("images", "the task digits")
+        from sklearn.datasets import load_digits
+
+        stored: Any = load_digits()
+        images = stored.images / 16  # whole numbers from 0 to 16
         wanted = self.examples + self.test_examples
-        if wanted > len(images.pixels):
-            raise BayesattnError(
-                f"examples and test_examples must be at most {len(images.pixels)} together, got {wanted}"
-            )
+        if wanted > len(images):
+            raise BayesattnError(f"examples and test_examples must be at most {len(images)} together, got {wanted}")
         choice_rng, head_rng = np.random.default_rng(self.seed).spawn(2)
-        chosen = choice_rng.permutation(len(images.pixels))[:wanted]
+        chosen = choice_rng.permutation(len(images))[:wanted]
         training = chosen[: self.examples]
-        pixels = images.pixels - images.pixels[training].mean(0)
+        pixels = images - images[training].mean(0)
         pixels /= np.sqrt(np.mean(pixels[training] ** 2))
         inputs = self._tokens(pixels[chosen])
-        labels = one_hot(images.classes[chosen], names=range(10)).labels
+        labels = one_hot(stored.target[chosen], names=range(10)).labels
         return TokenDataset(
             inputs[: self.examples],
             labels[: self.examples],
@@ -80,7 +83,7 @@ class Digits:
             self.layers,
             {},
             readout="mean",
-            output_names=images.names,
+            output_names=tuple(map(str, range(10))),
         )
 
     def _tokens(self, pixels: Float[np.ndarray, "image side side"]) -> Float[np.ndarray, "image token feature"]:

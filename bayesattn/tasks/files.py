@@ -9,8 +9,6 @@ from bayesattn import tasks
 from bayesattn._util.checks import LARGEST_COUNT, LARGEST_SEED, shown, suggestion
 from bayesattn._util.errors import BayesattnError
 from bayesattn.likelihoods import BY_NAME
-from bayesattn.tasks import OneShot
-from bayesattn.tasks.training import Training
 
 LONGEST_KEY = 200
 """Largest number of characters of a key that an error shows."""
@@ -106,11 +104,8 @@ class ValidateTable(Table):
     draws: PositiveInt = 1000
 
 
-_TRAINING = _table_of(Training)
-_TRAINED = {"training": (_TRAINING, _TRAINING())}
 TASKS: dict[str, type[Table]] = {
-    name: _table_of(task, name=(Literal[name], ...), **(_TRAINED if task is OneShot else {}))
-    for name, task in tasks.TASKS.items()
+    name: _table_of(task, name=(Literal[name], ...)) for name, task in tasks.TASKS.items()
 } | {"arrays": ArraysTable}
 """Types of table [task], by `name`."""
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Ready models by name, and models from .toml files."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.description import plain_table
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.tasks import training
 from bayesattn.tasks.files import (
     ArchitectureTable,
     ArraysTable,
@@ -29,11 +27,8 @@ from bayesattn.tasks.files import (
     ValidateTable,
     validated,
 )
-from bayesattn.tasks.images import is_named
 
 FOLDER = Path(__file__).parent
-ONE_SHOT = "one_shot"
-"""Task whose heads are trained before it creates a dataset."""
 
 
 def ready_models() -> list[str]:
@@ -48,8 +43,6 @@ def load_model(
     temperature: float | None = None,
     seed: int | None = None,
     task: PlainMapping | None = None,
-    progress: Callable[[training.Progress], None] | None = None,
-    trained: bool = True,
 ) -> Any:
     """Ready model by name, or the model of a .toml file: a `Model`, or with a table [attention] an `AttentionModel`.
 
@@ -59,8 +52,6 @@ def load_model(
         temperature: replaces T.
         seed: replaces the seed of the task's data; not allowed if the data come from a file.
         task: replaces entries of [task], such as {"noise_orthogonal": 2.0}.
-        progress: function called with the progress of training, if the task's heads must be trained first.
-        trained: False uses such heads as they are before training, to inspect sizes and times.
 
     Raises:
         ValueError: an unknown name, a file that is not TOML, a key that is unknown, missing or of the wrong type (with the
@@ -73,7 +64,7 @@ def load_model(
         content["architecture"] = {key: value for key, value in shape.items() if key != "widths"} | {"width": width}
     if temperature is not None:
         content["temperature"] = temperature
-    return _build(_validated(content), file, progress, trained)
+    return _build(_validated(content), file)
 
 
 def _validated(content: PlainDict) -> ModelTable:
@@ -84,32 +75,6 @@ def _validated(content: PlainDict) -> ModelTable:
 def takes_seed(name: str | Path) -> bool:
     """Whether a seed determines the data of a model; False for data from a file."""
     return not _of_arrays(_read(name, None, None)[1])
-
-
-def must_train(name: str | Path, *, seed: int | None = None, task: PlainMapping | None = None) -> bool:
-    """Whether `load_model` would train a network first; arguments and errors as for `load_model`."""
-    file, content = _read(name, seed, task)
-    whole = _validated(content)
-    if whole.task.name != ONE_SHOT or whole.attention is not None:
-        return False
-    maker, settings = _one_shot(whole.task, file)
-    return maker.attention is None and not training.is_cached(maker, settings)
-
-
-def load_task(
-    name: str | Path, *, seed: int | None = None, steps: int | None = None
-) -> tuple[tasks.OneShot, training.Training]:
-    """One-shot task and the training of its heads, from a model file; arguments and errors as for `load_model`.
-
-    Raises:
-        ValueError: a model with another task.
-    """
-    file, content = _read(name, seed, None)
-    table = _validated(content).task
-    if table.name != ONE_SHOT:
-        raise BayesattnError(f"model must have a task that is trained, one_shot, got {str(name)!r} with {table.name!r}")
-    task, settings = _one_shot(table, file)
-    return task, settings if steps is None else dataclasses.replace(settings, steps=steps)
 
 
 def load_validate_table(name: str | Path) -> ValidateTable:
@@ -153,9 +118,7 @@ def _table(content: PlainDict, key: str) -> PlainDict:
     return table
 
 
-def _build(
-    table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None, trained: bool
-) -> NetworkPosterior:
+def _build(table: ModelTable, file: Path) -> NetworkPosterior:
     task = table.task
     if isinstance(task, ArraysTable):
         if table.attention is not None:
@@ -163,16 +126,7 @@ def _build(
                 'attention needs a task with tokens, got [task] name = "arrays", which holds path inputs'
             )
         return _from_arrays(table, task, file)
-    if task.name == ONE_SHOT:
-        maker, settings = _one_shot(task, file)
-        if maker.attention is None and (table.attention is not None or not trained):
-            with training.untrained(maker, settings) as heads:
-                return _of_task(table, dataclasses.replace(maker, attention=str(heads)), file)
-        if maker.attention is None:
-            maker = dataclasses.replace(maker, attention=str(training.cached(maker, settings, progress)))
-    else:
-        maker = tasks.TASKS[task.name](**_arguments(task))
-    return _of_task(table, maker, file)
+    return _of_task(table, tasks.TASKS[task.name](**_arguments(task)), file)
 
 
 def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosterior:
@@ -220,25 +174,12 @@ def _with_attention(
 def heads_of_task(model: AttentionModel) -> list[Any] | None:
     """Fixed heads of a model's task, in the form that `AttentionModel.given` takes; None if the task has none that fit."""
     settings = dict(model.task)
-    if settings.pop("name", None) not in tasks.TASKS or model.task["name"] == ONE_SHOT:
+    if settings.pop("name", None) not in tasks.TASKS:
         return None
     maker = tasks.TASKS[model.task["name"]](**{name: _with_tuples(value) for name, value in settings.items()})
     weights = list(maker.dataset().weights)
     counts = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in weights)
     return weights if counts == model.architecture.heads else None
-
-
-def _one_shot(table: TaskTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
-    arguments = _arguments(table)
-    for name in ("train_images", "test_images"):
-        if name in arguments and not is_named(arguments[name]):
-            arguments[name] = str(file.parent / user_path(f"task.{name}", arguments[name]))
-            if not Path(arguments[name].split("[")[0]).exists():
-                raise FileNotFoundError(f"task.{name} must name images, got {arguments[name]!r}, which is not there")
-    if "attention" in arguments:
-        arguments["attention"] = str(file.parent / user_path("task.attention", arguments["attention"]))
-    settings = arguments.pop("training")
-    return tasks.OneShot(**arguments), training.Training(**settings)
 
 
 def _arguments(table: TaskTable) -> PlainDict:
@@ -291,7 +232,7 @@ def _arrays(path: Path, whole: bool) -> PlainDict:
     known = [name for name in known if whole or name not in training]
     if path.suffix != ".npz":
         raise BayesattnError(f"task.file must be an .npz of path inputs and labels, got {path}")
-    arrays = read_arrays("task.file", path)[0]
+    arrays = read_arrays("task.file", path)
     for key in arrays.keys() - set(known):
         beside = "" if whole or key not in training else " beside task.statistics"
         raise BayesattnError(

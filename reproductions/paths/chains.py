@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, binomial_error, gain, share_right
-from bayesattn.checks.mean_predictor import gp_mean
+from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, accuracy_of, binomial_error, gain, share_right
+from bayesattn.checks.mean_predictor import gp_mean, mean_predictor, outputs_of
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs import study
 from bayesattn.models import Model
@@ -312,7 +312,6 @@ def _drawn(
     outcome = study.validate(
         model,
         widths,
-        also_on={} if more is None else {"more": more},
         sampling=sampling,
         warmup=load_validate_table(model.name).warmup,
         draws=draws,
@@ -320,7 +319,20 @@ def _drawn(
     )
     results = outcome.validations
     own = [result.accuracy for result in results if result.accuracy is not None]
-    return results, outcome.elsewhere["more"] if more is not None else own
+    if more is None:
+        return results, own
+    return results, [_accuracy_on(more.replace(width=result.width), result) for result in results]
+
+
+def _accuracy_on(model: Model, validation: Validation) -> Accuracy:
+    """Accuracy of a validation's saddle point, corrected theory and draws on the test examples of `model`."""
+    by_theory = {
+        "theory": mean_predictor(model, validation.saddle),
+        "corrected": mean_predictor(model, validation.corrected),
+        "gp": gp_mean(model),
+    }
+    assert validation.readouts is not None
+    return accuracy_of(model, by_theory, outputs_of(model, validation.readouts))
 
 
 def _target_curves(results: list[Validation]) -> list[Curve]:

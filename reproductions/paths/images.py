@@ -15,12 +15,11 @@ from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM
 from bayesattn.models.model import Model
-from bayesattn.questions import pruning
-from bayesattn.questions.pruning import Comparison, Readout, right_without
-from bayesattn.tasks import OneShot, training
-from bayesattn.tasks.load import load_model
+from bayesattn.questions.heads.units import heads_of
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, listed, mean_of, pooled
 from reproductions.experiment import Settings
+from reproductions.one_shot import OneShot, load, pruning, training
+from reproductions.one_shot.pruning import Comparison, Readout, right_without
 from reproductions.paths import comparisons
 from reproductions.paths.comparisons import COMPONENT, OVERLAP, SHARE
 
@@ -57,7 +56,7 @@ def one_shot(settings: Settings) -> Findings:
     several, found = [], Findings()
     for seed in seeds:
         settings.progress(f"{name}, seed {seed}: draws")
-        model = load_model(name, width=WIDTH, temperature=temperature, seed=seed, task={"test_examples": examples})
+        model = load(name, width=WIDTH, temperature=temperature, seed=seed, test_examples=examples)
         drawn = settings.sample(model, f"{name}-{seed}", sampler="hmc", warmup=100, draws=draws)
         settings.progress(f"{name}, seed {seed}: draws against theory, heads removed")
         several.append(_trained(model, drawn, settings.seed))
@@ -77,7 +76,6 @@ def one_shot(settings: Settings) -> Findings:
 
 def _trained(model: Model, drawn: Any, seed: int) -> Trained:
     weights = training.weights_of(model.task["attention"])
-    assert weights is not None
     return Trained(
         OneShot(**{field.name: model.task[field.name] for field in dataclasses.fields(OneShot)}),
         model,
@@ -180,7 +178,7 @@ def _accuracy(found: Findings, several: Sequence[Trained]) -> None:
 def _heads(found: Findings, several: Sequence[Trained]) -> None:
     """Figures 3e and 3f, of the networks trained by gradient descent."""
     correlations = [trained.comparison.correlation("trained", "theory") for trained in several]
-    heads = len(pruning.heads_of(several[0].model.architecture))
+    heads = len(heads_of(several[0].model.architecture))
     # Of unrelated ranks of n things the correlation has the variance 1 / (n - 1), whatever their law.
     unrelated = Mean(float(np.mean(correlations)), 1 / np.sqrt((heads - 1) * len(several)))
     of = f"{len(several)} trained networks of {heads} heads"
@@ -269,7 +267,7 @@ def _other_scores(found: Findings, several: Sequence[Trained], grid: Sequence[tu
     ]
     axes = SEED, "rank correlation with points lost"
     found.panels.append(Panel("One-shot rank correlation of each network", *axes, curves))
-    heads = len(pruning.heads_of(several[0].model.architecture))
+    heads = len(heads_of(several[0].model.architecture))
     found.add(
         "paths-3e",
         above_zero(
@@ -287,7 +285,7 @@ def _error(values: np.ndarray) -> np.ndarray | None:
 
 def _spared(trained: Trained, removed: int) -> Mean:
     """Accuracy without the heads of least score less the mean over all sets of as many, with the test set's error."""
-    model, heads = trained.model, pruning.heads_of(trained.model.architecture)
+    model, heads = trained.model, heads_of(trained.model.architecture)
     order = np.argsort(np.concatenate(trained.comparison.scores["theory"]))
     least = [heads[number] for number in order[:removed]]
     every = [right_without(trained.readout, model, gone) for gone in itertools.combinations(heads, removed)]

@@ -8,9 +8,9 @@ import numpy as np
 
 from bayesattn import attention
 from bayesattn.network import network
-from bayesattn.tasks import HiddenMarkov, OneShot
-from bayesattn.tasks.one_shot import sinusoidal_positions
+from bayesattn.tasks import HiddenMarkov
 from reproductions.claims import Claim, Findings
+from reproductions.one_shot.episodes import OneShot, sinusoidal_positions
 
 EXAMPLES = 6
 WIDTH = 8

@@ -17,13 +17,9 @@ from rich.console import Console
 import bayesattn as ba
 from bayesattn import cli, plots, report
 from bayesattn._util.progress import Bars
-from bayesattn.jobs import study
 from bayesattn.jobs.cli import screen, theory
 from bayesattn.jobs.plots.diagnostics import scalars, trace
 from bayesattn.jobs.plots.validation import order_parameter_against_width, order_parameters
-from bayesattn.questions import pruning
-from tests.attacks.conftest import refused
-from tests.posteriors import tiny_model
 from tests.screens import Terminal
 
 SMALL = """
@@ -121,19 +117,15 @@ COMMANDS = {
     "validate small.toml --chains 0": "chains must be a whole number of at least 1",
     "validate small.toml --draws 0": "draws must be a whole number of at least 1",
     f"validate small.toml --seed {2**63}": "seed must be a whole number of at most",
-    "validate small.toml --also-on digits": "task.test_images is unknown",
     "validate small.toml --theory-width 0": "must be a whole number of at least",
     "calibrate small.toml --sampler nutz": "did you mean 'nuts'?",
     f"calibrate small.toml --seed {2**63}": "--seed must be a whole number",
-    "prune small.toml --draws 0": "draws must be a whole number of at least 1",
     OPTION + "max_tree_depth=3\nx=4": NO_OPTION + r"3\nx=4'",
     OPTION + "max_tree_depth=" + 3000 * "[": NO_OPTION + "[[",
     "theory arrays.toml --data-seed 1": 'seed of the data must not be given where [task] name = "arrays"',
     "sweep task.toml": "grid.task must be a table or a list of tables, got [1]",
     "sweep options.toml": "grid.options must be a table or a list of tables, got ['a']",
     "sweep date.toml": "task.x is unknown",
-    "train one_shot_digits --out x.txt": "out must end in .safetensors",
-    "train small.toml --out x": "model must have a task that is trained",
     "report nowhere --out small.toml": "got nowhere, which is not a folder",
     "runs nowhere": "got nowhere, which is not a folder",
     "theory \x1b[31mred.toml": r"\x1b[31mred.toml",
@@ -152,50 +144,7 @@ def test_what_a_user_can_mend_is_one_line(run, tmp_path, typed):
 def test_a_bad_setting_is_found_before_any_theory_is_solved(run, monkeypatch):
     for name in ("solve", "finite_width", "evidences"):
         monkeypatch.setattr(ba.theory, name, lambda *_, **__: pytest.fail("solved"))
-    for command in ("validate", "prune"):
-        assert run(command, "small.toml", "--warmup", "-1")[0] == 2
-
-
-def test_pruning_without_test_examples_is_refused_before_any_draw(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(ba, "sample", lambda *_, **__: pytest.fail("sampled"))
-    np.savez(tmp_path / "mine.npz", path_inputs=np.random.default_rng(0).normal(size=(6, 2, 3)), labels=[1.0, -1.0] * 3)
-    (tmp_path / "mine.toml").write_text(
-        'temperature = 0.1\n[architecture]\nheads = [2]\nwidth = 3\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
-    )
-    assert "pruning needs test_path_inputs and test_labels" in told(run, "prune", "mine.toml")
-
-
-def test_networks_to_prune_have_the_same_heads(run, monkeypatch):
-    """Whatever a seed makes of a model file; draws and heads' removal are left out here."""
-    drawn = {"posterior": {"order_parameter": SimpleNamespace(values=None)}}
-    monkeypatch.setattr(ba, "load_model", lambda *_, seed, **__: tiny_model(heads=(1 + seed,)))
-    monkeypatch.setattr(study.pruning, "sample", lambda *_, **__: drawn)
-    monkeypatch.setattr(pruning, "compare", lambda *_: None)
-    err = told(run, "prune", "small.toml", "--data-seed", "0", "--data-seed", "1", "--temperature", "0.1")
-    assert "models[1] must have the heads of the first one" in err
-
-
-WEIGHTS = {"V_0": np.ones((3, 4)), "V_1": np.ones((2, 5, 3)), "a": np.ones(5)}
-
-
-MISFITS = {
-    "no values": ({"V_1": None}, "got none of the name V_1"),
-    "no readout": ({"a": None}, "got none of the name a"),
-    "other heads": ({"V_1": np.ones((3, 5, 3))}, "V_1 must have shape (2, width_2, 3)"),
-    "other width": ({"V_1": np.ones((2, 5, 4))}, "V_1 must have shape (2, width_2, 3)"),
-    "other readout": ({"a": np.ones(4)}, "a must have shape (5,)"),
-    "complex": ({"a": np.ones(5) * 1j}, "a must be an array of real numbers"),
-    "a vector": ({"V_0": np.ones(3)}, "V_0 must have shape"),
-}
-
-
-@pytest.mark.parametrize("name", MISFITS)
-def test_weights_that_do_not_fit_are_named(name):
-    change, expected = MISFITS[name]
-    arch = ba.Architecture((2,), (3, 5), (1.0,) * 3)
-    assert pruning.trained_readout(WEIGHTS, arch).shape == (2, 4)
-    weights = {name: value for name, value in (WEIGHTS | change).items() if value is not None}
-    refused(lambda: pruning.trained_readout(weights, arch), " must ", expected)
+    assert run("validate", "small.toml", "--warmup", "-1")[0] == 2
 
 
 OTHERS = {

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from bayesattn import runs
-from bayesattn._util.input_files import read_arrays
-from bayesattn.tasks import OneShot, training
 from tests.attacks.conftest import JOB
 from tests.disk import Disk, failing
 from tests.posteriors import tiny_model
@@ -29,8 +27,6 @@ KINDS = {
     "weights": {"keep": ["weights"]},
     "nuts": {"sampler": "nuts", "parameterisation": "collapsed", "options": {}},
 }
-FEW = training.Training(steps=100, batch=4, width=4)
-TASK = {"examples": 8, "test_examples": 8, "validation_examples": 8, "width": 8, "key_width": 4, "heads": (2, 1)}
 
 
 def leftovers(folder):
@@ -88,28 +84,12 @@ def sound_draws_of(folder):
         return draws_of(folder)
 
 
-def weights_in(file):
-    """Arrays alone: what a file says of itself comes in any order."""
-    return {name: value.tobytes() for name, value in read_arrays("weights", file)[0].items()} if file.exists() else None
-
-
-def weights_of(folder):
-    return weights_in(folder / "weights.safetensors")
-
-
-def train(folder):
-    if weights_of(folder) is None:
-        training.train(OneShot(**TASK), FEW, folder / "weights.safetensors")
-
-
 OLD = {"overwriting": {"seed": 9}, "more draws": {"draws": 20}, "damaged": {}}
 """Settings of the run that is there before."""
-SOON = ["new", *OLD, "training"]
+SOON = ["new", *OLD]
 
 
 def case(name, model, folder):
-    if name == "training":
-        return Case(Path.mkdir, train, weights_of)
     old, job = folder / "old", SHORT | KINDS.get(name, {})
     if name in OLD:
         runs.sample(model, old / "run", **job | OLD[name])
@@ -125,13 +105,11 @@ def case(name, model, folder):
 
 def require_nothing_lost_at(name, model, folder, faults):
     """At each of the faults, which are a write and its error, of so many writes as are returned."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "BLOCKS_PER_CHECKPOINT", 1)
-        made = case(name, model, folder)
-        count, whole = made.writes(folder / "whole")
-        assert whole is not None
-        for at, error in faults(count):
-            made.require_nothing_lost(folder / f"{at}", at, error, whole)
+    made = case(name, model, folder)
+    count, whole = made.writes(folder / "whole")
+    assert whole is not None
+    for at, error in faults(count):
+        made.require_nothing_lost(folder / f"{at}", at, error, whole)
     return count
 
 
@@ -233,20 +211,6 @@ def make_runs(number, jobs):
             print("busy")
 
 
-def train_to_the_cache(_):
-    told = []
-    file = training.cached(OneShot(**TASK), FEW, told.append)
-    print("trained" if told else "found", file)
-
-
-def train_to_a_file(_, file):
-    try:
-        training.train(OneShot(**TASK), FEW, file)
-        print("trained")
-    except (FileExistsError, BlockingIOError):
-        print("refused")
-
-
 def two(function, *arguments, **environment):
     """What two processes that call the same function at once print, each given its number and the arguments."""
     ended = [each.wait() for each in [Started(function, number, *arguments, **environment) for number in range(2)]]
@@ -267,41 +231,3 @@ def test_two_processes_at_one_run(model, whole, tmp_path):
     for out in jobs:
         assert runs.Run(out).draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
     assert leftovers(tmp_path) == []
-
-
-@pytest.mark.heavy
-def test_two_processes_at_one_training_cache(tmp_path):
-    said = two(train_to_the_cache, XDG_CACHE_HOME=str(tmp_path))
-    assert sorted(line.split()[0] for [line] in said) == ["found", "trained"]
-    [file] = (tmp_path / "bayesattn").iterdir()
-    training.train(OneShot(**TASK), FEW, tmp_path / "alone.safetensors")
-    assert weights_in(file) == weights_in(tmp_path / "alone.safetensors")
-
-
-@pytest.mark.heavy
-def test_two_processes_train_to_one_file(tmp_path):
-    assert sorted(two(train_to_a_file, tmp_path / "weights.safetensors")) == [["refused"], ["trained"]]
-    assert [file.name for file in tmp_path.iterdir()] == ["weights.safetensors"]
-
-
-def test_a_training_cache_that_is_damaged_is_trained_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    task = OneShot(**TASK)
-    file = training.cached(task, FEW)
-    sound, weights = file.read_bytes(), weights_in(file)
-    for content in (sound[: len(sound) // 2], b"", b"x" * 99):
-        file.write_bytes(content)
-        assert weights_in(training.cached(task, FEW)) == weights
-    monkeypatch.setattr(training, "TRAINING_VERSION", training.TRAINING_VERSION + 1)
-    assert training.cached(task, FEW) != file
-
-
-def test_a_checkpoint_of_training_that_is_damaged_is_done_without(tmp_path):
-    whole = training.train(OneShot(**TASK), FEW, tmp_path / "whole.safetensors")
-    content = (tmp_path / "whole.safetensors").read_bytes()
-    for name, damaged in (("cut short", content[:99]), ("empty", b""), ("of other arrays", content)):
-        checkpoint = tmp_path / f"{name}.safetensors.checkpoint"
-        checkpoint.write_bytes(damaged)
-        found = training.train(OneShot(**TASK), FEW, tmp_path / f"{name}.safetensors")
-        assert {n: value.tobytes() for n, value in found.items()} == {n: v.tobytes() for n, v in whole.items()}, name
-        assert not checkpoint.exists()

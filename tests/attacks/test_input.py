@@ -2,20 +2,16 @@
 
 import gzip
 import io
-import json
 import os
 import struct
 import zipfile
-import zlib
 from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import bayesattn as ba
-from bayesattn.tasks import load_images
 from tests.attacks import conftest
 
 GOOD = 'temperature = 0.1\n[architecture]\nwidth = 3\n[task]\nname = "hidden_markov"\n'
@@ -163,46 +159,6 @@ def test_arrays_of_other_numbers_are_taken_as_they_are(tmp_path, dtype):
     np.testing.assert_array_equal(model.labels, labels.astype(float))
 
 
-def safetensors(header, data=b"", length=None):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + data
-
-
-def tensor(dtype="F32", shape=(1, 2, 4), size=32):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [0, size]}
-
-
-HEADS = {
-    "empty": (b"",),
-    "text": (b"no arrays at all",),
-    "a header longer than the file": (safetensors({}, length=2**62),),
-    "a header that is no JSON": (safetensors(b"{" * 50),),
-    "a header nested 100,000 deep": (safetensors(b"[" * 10**5),),
-    "an array longer than the file": (safetensors({"Q_1": tensor(shape=(10**6, 10**6, 10**6), size=4 * 10**18)}),),
-    "a shape of another size": (safetensors({"Q_1": tensor(shape=(9, 9, 9))}, bytes(32)),),
-    "overlapping arrays": (safetensors({"Q_1": tensor(), "K_1": tensor()}, bytes(32)),),
-    "8-bit floats": (safetensors({"Q_1": tensor("F8_E4M3", size=8)}, bytes(8)),),
-    "unknown numbers": (safetensors({"Q_1": tensor("F99")}, bytes(32)),),
-    "complex numbers": (safetensors({"Q_1": tensor("C64", (1, 2, 2))}, bytes(32)), "must hold K_1"),
-    "truncated": (safetensors({"Q_1": tensor()}, bytes(16)),),
-    "trailing bytes": (safetensors({"Q_1": tensor()}, bytes(64)),),
-    "no arrays": (safetensors({}), "must hold Q_1"),
-}
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_queries_and_keys_of_a_stranger(tmp_path, name):
-    content, *expected = HEADS[name]
-    (tmp_path / "heads.safetensors").write_bytes(content)
-    load = partial(ba.tasks.one_shot.load_heads, tmp_path / "heads.safetensors", (1,), 4)
-    refused(load, "task.attention", "heads.safetensors", *expected)
-
-
-def test_queries_that_are_complex_are_refused(tmp_path):
-    np.savez(tmp_path / "heads.npz", Q_1=np.ones((1, 2, 4)) * 1j, K_1=np.ones((1, 2, 4)))
-    refused(partial(ba.tasks.one_shot.load_heads, tmp_path / "heads.npz", (1,), 4), "Q_1 of", "real numbers")
-
-
 TOML = {
     "no TOML": ("temperature = ", "is not valid TOML"),
     "binary": (bytes(range(256)), "is not valid TOML"),
@@ -227,11 +183,6 @@ TOML = {
     "a key of 100 KB": (GOOD + "x" * 10**5 + " = 3\n", "is unknown"),
     "a misspelt table": (GOOD + "[validat]\ndraws = 3\n", "validat is unknown", "did you mean 'validate'?"),
     "a misspelt key of a table": (GOOD + "[validate]\nwidth = [3]\n", "validate.width is unknown", "'widths'?"),
-    "a misspelt key of the training": (
-        GOOD.replace("hidden_markov", "one_shot") + "[task.training]\nstep = 3\n",
-        "task.training.step is unknown",
-        "did you mean 'steps'?",
-    ),
     "a misspelt key of arrays": (ARRAYS.format("x.npz") + "widht = 3\n", "task.widht is unknown"),
     "temperature NaN": (GOOD.replace("0.1", "nan"), "temperature", "nan"),
     "temperature infinite": (GOOD.replace("0.1", "1e999"), "temperature", "inf"),
@@ -245,10 +196,6 @@ TOML = {
     "10^9 examples": (GOOD + f"examples = {10**9}\n", "must fit into"),
     "10^9 test examples": (GOOD + f"test_examples = {10**9}\n", "must fit into"),
     "dimension 10^6": (GOOD + f"dimension = {10**6}\nexamples = 2\ntest_examples = 2\n", "must fit into"),
-    "images that are not there": (
-        GOOD.replace("hidden_markov", "one_shot") + 'train_images = "none.zip"\n',
-        *("task.train_images", "none.zip", "not there"),
-    ),
     "a layer that is empty": (GOOD + "layers = [[]]\n", "layers"),
     "a misspelt head": (GOOD + 'layers = [["unifrom"]]\n', "layers[0]", "did you mean 'uniform'?"),
 }
@@ -298,159 +245,3 @@ def test_a_model_file_of_another_editor_is_read(tmp_path):
     text = GOOD.replace("width = 3", "width = 3 # grüße") + "examples = 4\ntest_examples = 4\n"
     (tmp_path / "model.toml").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
     assert ba.load_model(tmp_path / "model.toml").architecture.widths == (3, 3, 3)
-
-
-STROKE = np.full((20, 20), 255, np.uint8)
-STROKE[5:15, 8:11] = 0
-
-
-def png(image, **options):
-    file = io.BytesIO()
-    image.save(file, "PNG", **options)
-    return file.getvalue()
-
-
-def chunk(kind, content):
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-
-def claimed(width, height):
-    """A PNG that says it has so many pixels."""
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
-
-
-PLAIN = png(Image.fromarray(STROKE))
-TIFF = io.BytesIO()
-Image.fromarray(STROKE).save(TIFF, "TIFF")
-IMAGES = {
-    "empty": (b"",),
-    "text": (b"no image",),
-    "truncated": (PLAIN[:50],),
-    "garbled": (garbled(PLAIN),),
-    "another format": (TIFF.getvalue(),),
-    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n",),
-    "10^9 pixels": (claimed(31_623, 31_623), "pixels"),
-    "2^62 pixels": (claimed(2**31 - 1, 2**31 - 1), "pixels"),
-    "25,000,000 pixels": (png(Image.new("1", (5000, 5000), 1)), "pixels", "16777216"),
-    "no pixels": (claimed(0, 10),),
-    "blank": (png(Image.new("L", (20, 20), 255)), "one colour alone"),
-    "black": (png(Image.new("L", (20, 20), 0)), "one colour alone"),
-    "blank and clear": (png(Image.new("RGBA", (20, 20), (0, 0, 0, 0))), "one colour alone"),
-}
-
-
-def images_of(content, name):
-    """Files of three characters of three drawings, and one more of the second of them."""
-    files = {f"Alpha/{character}/{number:02}.png": PLAIN for character in "abc" for number in range(3)}
-    return files | {f"Alpha/b/{name}": content}
-
-
-def folder_of_images(folder, content=PLAIN, name="03.png"):
-    for file, drawn in images_of(content, name).items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_bytes(drawn)
-    return folder
-
-
-def zip_of_images(file, content=PLAIN, name="03.png"):
-    with zipfile.ZipFile(file, "w") as packed:
-        for member, drawn in images_of(content, name).items():
-            packed.writestr(f"images/{member}", drawn)
-    return file
-
-
-@pytest.mark.parametrize("name", IMAGES)
-def test_an_image_of_a_stranger(tmp_path, name):
-    content, *expected = IMAGES[name]
-    for source in (folder_of_images(tmp_path / "images", content), zip_of_images(tmp_path / "images.zip", content)):
-        refused(partial(load_images, source, 8), "Alpha/b/03.png", *expected)
-
-
-FAINT = np.where(STROKE == 0, 60_000, 65_535).astype(np.uint16)
-CLEAR = Image.fromarray(np.where(STROKE == 0, 1, 0).astype(np.uint8)).convert("P")
-CLEAR.putpalette([0, 0, 0, 0, 0, 0])
-ALIKE = {
-    "grey with alpha": lambda: png(Image.fromarray(np.dstack([0 * STROKE, 255 - STROKE]), "LA")),
-    "colour with alpha": lambda: png(Image.fromarray(np.dstack([0 * STROKE] * 3 + [255 - STROKE]), "RGBA")),
-    "16 bits": lambda: png(Image.fromarray(STROKE.astype(np.uint16) * 257)),
-    "palette with a clear colour, on white": lambda: png(CLEAR, transparency=0),
-} | {mode: lambda mode=mode: png(Image.fromarray(STROKE).convert(mode)) for mode in ("1", "P", "RGB")}
-
-
-@pytest.mark.parametrize("name", ALIKE)
-@pytest.mark.filterwarnings("ignore:.*mode.*:DeprecationWarning")
-def test_forms_of_one_drawing_are_one_image(tmp_path, name):
-    images = load_images(folder_of_images(tmp_path / "images", ALIKE[name]()), 8)
-    drawn = images.pixels[images.classes == 1]
-    np.testing.assert_allclose(drawn[3], drawn[0], atol=1e-6)
-    assert drawn[0].max() > 0.5
-
-
-def test_16_bits_keep_their_shades(tmp_path):
-    images = load_images(folder_of_images(tmp_path / "images", png(Image.fromarray(FAINT))), 20)
-    assert images.pixels[images.classes == 1][3].max() == pytest.approx(1 - 60_000 / 65_535, abs=1e-6)
-
-
-def test_capital_endings_count_in_folders_as_in_zips(tmp_path):
-    in_folder = load_images(folder_of_images(tmp_path / "images", name="03.PNG"), 8)
-    in_zip = load_images(zip_of_images(tmp_path / "images.zip", name="03.PNG"), 8)
-    np.testing.assert_array_equal(in_folder.pixels, in_zip.pixels)
-    np.testing.assert_array_equal(np.bincount(in_folder.classes), [3, 4, 3])
-
-
-def test_what_is_called_an_image_but_is_no_file_is_left_out(tmp_path):
-    folder = folder_of_images(tmp_path / "images")
-    (folder / "Alpha" / "c" / "04.png").mkdir()
-    os.mkfifo(folder / "Alpha" / "c" / "05.png")
-    (folder / "Alpha" / "c" / "06.png").symlink_to("/dev/zero")
-    (folder / "Alpha" / "c" / "07.png").symlink_to("nowhere")
-    assert len(load_images(folder, 8).pixels) == 10
-
-
-ZIPS = {
-    "text": lambda content: b"no zip",
-    "truncated": lambda content: content[: len(content) // 2],
-    "encrypted": encrypted,
-    "4 GB unzipped": lambda content: with_size(content, 2**32 - 2),
-    "unknown compression": lambda content: changed(content, 10, b"\x63\0"),
-}
-
-
-@pytest.mark.parametrize("name", ZIPS)
-def test_a_zip_of_a_stranger(tmp_path, name):
-    file = zip_of_images(tmp_path / "images.zip")
-    file.write_bytes(ZIPS[name](file.read_bytes()))
-    refused(lambda: load_images(file, 8), "images.zip")
-
-
-def test_a_bomb_of_images_is_refused_before_it_is_unzipped(tmp_path):
-    """Two members that say they are 1 GB each."""
-    file = tmp_path / "images.zip"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
-        for number in range(2):
-            packed.writestr(f"images/Alpha/a/{number}.png", bytes(2**20))
-    file.write_bytes(with_size(file.read_bytes(), 2**30))
-    refused(lambda: load_images(file, 8), "unpacks to 2 GiB, expected at most 1")
-
-
-SOURCES = {
-    "digits[7-12]": "must be within 0-9",
-    "digits[5-3]": "must be within 0-9",
-    f"digits[{'9' * 5000}-3]": "",
-    "omniglot:../../etc/passwd": "images must be one of",
-    "a\0b": "images must be",
-    "/dev/zero": "no regular file",
-    "images.zip[0-1]": "not there",
-}
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: ascii(source[:30]))
-def test_a_source_of_images_that_is_none(tmp_path, monkeypatch, source):
-    monkeypatch.chdir(tmp_path)
-    refused(lambda: load_images(source, 8), SOURCES[source])
-
-
-def test_images_that_memory_cannot_hold(tmp_path):
-    for source in ("digits", folder_of_images(tmp_path / "images")):
-        refused(partial(load_images, source, 10**6), "must fit into")

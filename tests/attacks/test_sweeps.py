@@ -18,10 +18,8 @@ import pytest
 from bayesattn import runs, sweep
 from bayesattn.jobs.sweep import clusters
 from bayesattn.jobs.sweep.plan import _name, flat
-from bayesattn.samplers import pilot
-from bayesattn.tasks import training
 from tests.processes import Started, run_command
-from tests.test_cli import IMAGES, SMALL
+from tests.test_cli import SMALL
 from tests.test_sweep import ARRAYS, write_arrays
 
 SWEEP = """
@@ -187,25 +185,6 @@ def test_names_are_fit_for_files(letter):
     assert len(name.encode()) <= 200
     assert name.isprintable()
     assert not set(name) & set("/\\")
-
-
-def test_nothing_is_trained_before_its_time(file, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(pilot, "PILOT_SECONDS", 0.1)
-
-    def train(*_):
-        raise AssertionError("a network was trained")
-
-    monkeypatch.setattr(training, "_train", train)
-    (tmp_path / "images.toml").write_text(IMAGES)
-    plan = sweep.Sweep(file("seed = [0]", SWEEP.replace("arrays", "images")), tmp_path / "out")
-    [cost] = sweep.estimates(plan)
-    assert cost.training
-    assert cost.steps == 25
-    assert cost.seconds > 0
-    assert cost.compilation > 0
-    assert not (tmp_path / "cache").exists()
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture

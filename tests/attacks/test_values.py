@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import attention, dataset
+from bayesattn import attention, dataset, fixed_attention
 from bayesattn.models import bytes_needed
 from bayesattn.models.description import names_of
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.samplers.program import kernel
-from bayesattn.tasks import HiddenMarkov, OneShot
-from bayesattn.tasks.training import Training
+from bayesattn.tasks import HiddenMarkov
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.mode import find_mode
 from tests.attacks import conftest
@@ -109,7 +108,7 @@ def test_widths_that_make_no_sense(width):
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**70, 1.5, "0", None, True])
-@pytest.mark.parametrize("of", [Job, HiddenMarkov, OneShot, Training, partial(ba.theory.evidence, ba.Model(**FIELDS))])
+@pytest.mark.parametrize("of", [Job, HiddenMarkov, partial(ba.theory.evidence, ba.Model(**FIELDS))])
 def test_seeds_that_make_no_sense(of, seed):
     refused(lambda: of(seed=seed), "seed must be a whole number")
 
@@ -302,8 +301,8 @@ def test_path_inputs_that_memory_cannot_hold():
 
 
 def test_attention_is_made_when_it_is_asked_for(monkeypatch):
-    made, honest = [], attention.matrices
-    monkeypatch.setattr(attention, "matrices", lambda *arguments: made.append(1) or honest(*arguments))
+    made, honest = [], fixed_attention.matrices
+    monkeypatch.setattr(fixed_attention, "matrices", lambda *arguments: made.append(1) or honest(*arguments))
     model = tiny_model()
     assert not made
     model.replace(temperature=0.7, width=9)

@@ -6,7 +6,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import plots, report, runs
-from bayesattn.tasks.load import heads_of_task, must_train
+from bayesattn.tasks.load import heads_of_task
 
 FILE = """
 temperature = 0.1
@@ -61,20 +61,10 @@ def test_a_wrong_table_is_told_in_one_sentence(file, old, new, message):
         ba.load_model(file)
 
 
-def test_no_network_is_trained_for_heads_that_are_sampled(tmp_path):
-    path = tmp_path / "shots.toml"
-    path.write_text(
-        'temperature = 0.1\n[architecture]\nwidth = 3\n[attention]\nkey_width = 2\n[task]\nname = "one_shot"\n'
-        "examples = 4\ntest_examples = 4\nseed = 99\n"
-    )
-    assert not must_train(path)
-    model = ba.load_model(path)
-    assert "attention" not in model.task
-    assert heads_of_task(model) is None
-    own = '"one_shot"\nexamples = 4\ntest_examples = 4\nseed = 99'
-    path.write_text(path.read_text().replace(own, '"arrays"\nfile = "a"'))
+def test_attention_needs_tokens(file):
+    file.write_text(FILE[: FILE.index("[task]")] + '[task]\nname = "arrays"\nfile = "a"\n')
     with pytest.raises(ba.BayesattnError, match="attention needs a task with tokens"):
-        ba.load_model(path)
+        ba.load_model(file)
 
 
 def test_a_report_and_figures_of_a_run(zoo, tmp_path):
@@ -95,6 +85,3 @@ def test_a_file_is_checked_and_theory_says_which_attention_is_preferred(file, co
     best = max(rows, key=lambda row: row["log_evidence"])
     assert best["candidate"] != "uniform"
     assert [row["difference"] == 0 for row in rows].count(True) == 1
-    status, _, err = command("theory", str(file), "--dry-run")
-    assert status == 2
-    assert "--dry-run is for models with fixed attention" in err

@@ -12,6 +12,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, left_out
+from bayesattn.predictive import PosteriorPrediction
 from bayesattn.questions import calibration
 from tests.conftest import relative_error
 from tests.statistics import likely, near
@@ -155,7 +156,7 @@ def test_scores_of_classes():
 def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
     means = np.array([[0.9, 0.1, 0.0], [0.2, 0.1, -0.4], [-0.1, -0.3, -0.2], [0.0, 0.1, 0.3]])
     classes = ba.one_hot(["a", "b", "a", "c"])
-    told = ba.predictive.PosteriorPrediction(means, np.ones((4, 3)), *np.zeros((2, 4, 3)), None, None)
+    told = PosteriorPrediction(means, np.ones((4, 3)), *np.zeros((2, 4, 3)), None, None)
     scores = told.scores(classes.labels)
     assert scores.accuracy == 0.75
     assert scores.accuracy_error == pytest.approx(np.sqrt(0.75 * 0.25 / 4))
@@ -172,7 +173,7 @@ def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
         told.scores([0, 1, 0, 2])
     with pytest.raises(ValueError, match="labels must be 1 at the class of each example"):
         told.scores(means)
-    one_output = ba.predictive.PosteriorPrediction(means[:, 0], np.ones(4), *np.zeros((2, 4)), None, None)
+    one_output = PosteriorPrediction(means[:, 0], np.ones(4), *np.zeros((2, 4)), None, None)
     with pytest.raises(ValueError, match=r"^scores are of probabilities of classes.*Categorical.*, got a prediction"):
         one_output.scores(np.ones(4))
 

@@ -15,7 +15,6 @@ from bayesattn import runs
 from bayesattn.models import collapsed, path
 from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
 from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
-from bayesattn.samplers.pilot import GRADIENTS_A_STEP, gradients_a_step
 from bayesattn.samplers.program import _strong, kernel, options_for
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
 from tests.samplers.targets import (
@@ -259,13 +258,6 @@ def test_statistics_have_arviz_names(drawn):
     assert {"lp", "acceptance_rate", "n_steps", "step_size", "diverging"} <= set(statistics.data_vars)
     assert (statistics["n_steps"] == 20).all()
     assert len(np.unique(statistics["step_size"].isel(chain=0))) == 1
-
-
-def test_estimates_count_the_leaps_of_a_trajectory():
-    """Where length and step size are given; else a number is assumed."""
-    given = {"length": 2.65, "step_size": 0.2}
-    for options, leaps in ((given, 14), (given | {"steps": 3}, 42), ({}, GRADIENTS_A_STEP)):
-        assert gradients_a_step(Job(sampler="underdamped", options=options)) == leaps
 
 
 @pytest.mark.parametrize(("name", "warmup"), [("mala", 0), *((name, 2) for name in KERNELS)])

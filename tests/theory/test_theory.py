@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import model as posterior
 from bayesattn.kernels.choice import FORMS, gaussian_process
 from bayesattn.kernels.expansions import expansion
+from bayesattn.models import model as posterior
 from bayesattn.theory import bartlett, mode, problem, saddle_point
 from tests.conftest import model_of, relative_error
 

@@ -37,8 +37,6 @@ COMMANDS = {
     "grade": "Are draws of a reference posterior right?",
     "learning-coefficient": "How singular is the posterior? The learning coefficient, exactly.",
     "heads": "Which heads matter, and how sure is that?",
-    "train": "Train the network of a one-shot task.",
-    "prune": "Do head scores tell which heads can go?",
     "plot": "Draw a run: traces, ranks, energy, U, predictions.",
     "report": "Write an HTML page about runs.",
     "init": "Write a model file to edit, or check one.",

@@ -39,7 +39,7 @@ from bayesattn.jobs.cli.screen import (
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.questions.heads import Heads, Losses, Removal, predicted_losses
-from bayesattn.questions.pruning import MOST_ACCURACY_LOST
+from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
 
 if TYPE_CHECKING:
     import xarray as xr

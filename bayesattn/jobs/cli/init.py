@@ -7,7 +7,7 @@ import typer
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, require_new
-from bayesattn.jobs.cli.screen import say, say_where
+from bayesattn.jobs.cli.screen import say_where
 
 
 def init(
@@ -38,15 +38,12 @@ def init(
 
 
 def _check(name: str | Path) -> None:
-    """Print the model of a file, or the ready model of a name. Heads that need training stay untrained."""
+    """Print the model of a file, or the ready model of a name."""
     from bayesattn.models.memory import bytes_needed
-    from bayesattn.tasks.load import load_model, must_train
+    from bayesattn.tasks.load import load_model
 
-    untrained = must_train(name)
-    model = load_model(name, trained=False)
+    model = load_model(name)
     say_where(repr(model))
     forms = [form for form in ("collapsed", "path", "token") if form in model.kinds][:2]
     sizes = ", ".join(f"{bytes_needed(model, form) / 2**20:.3g} MiB {form}" for form in forms)
     say_where(f"memory of one chain, at the least: {sizes}")
-    if untrained:
-        say("heads: not trained yet; the first command that draws or solves trains them")

@@ -1,48 +1,24 @@
 """Options shared by several commands, and models by name."""
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.models import ArgumentInfo, OptionInfo
+from typer.models import OptionInfo
 
 import bayesattn as ba
-from bayesattn._util.input_files import read_toml
-from bayesattn._util.plain import PlainDict
-from bayesattn.jobs.cli.screen import training_progress
 from bayesattn.models import Model
 from bayesattn.samplers import AUTO, SAMPLERS
-from bayesattn.tasks.load import FOLDER, ready_models
+from bayesattn.tasks.load import ready_models
 
 Sampler = StrEnum("Sampler", sorted([AUTO, *SAMPLERS]))
 Parameterisation = StrEnum("Parameterisation", sorted(Model.parameterisations))
 AUTO_SAMPLER, HMC, COLLAPSED = Sampler(AUTO), Sampler("hmc"), Parameterisation("collapsed")
 
-SEVERAL_OUTPUTS = ("digits", "splice")
-"""Tasks whose networks have several outputs."""
-
-
-def _is_trained(table: PlainDict) -> bool:
-    """Whether the heads of a ready model are trained."""
-    return table["task"]["name"] == "one_shot"
-
-
-def _can_be_pruned(table: PlainDict) -> bool:
-    """Whether a ready model has one output and no skips."""
-    return table["task"]["name"] not in SEVERAL_OUTPUTS and not table["architecture"].get("skips")
-
-
-def _argument(serves: Callable[[PlainDict], bool], of: str = "") -> ArgumentInfo:
-    """Argument MODEL, whose help lists the ready models that a command supports."""
-    served = [name for name in ready_models() if serves(read_toml("model", FOLDER / f"{name}.toml"))]
-    return typer.Argument(metavar="MODEL", help=f"{', '.join(served)}, or a path to a .toml file{of}.")
-
-
-ModelName = Annotated[str, _argument(lambda _: True)]
-TrainedName = Annotated[str, _argument(_is_trained, " of a one-shot task")]
-PrunedName = Annotated[str, _argument(_can_be_pruned, " of one output and without skips")]
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help=f"{', '.join(ready_models())}, or a path to a .toml file.")
+]
 Width = Annotated[int | None, typer.Option(help="Width of all layers.")]
 Widths = Annotated[list[int] | None, typer.Option("--width", help="Width of all layers; may be given several times.")]
 Temperature = Annotated[float | None, typer.Option(help="Temperature T, instead of the model's.")]
@@ -72,8 +48,7 @@ def results_option(command: str) -> OptionInfo:
 
 
 def models(name: str, widths: list[int] | None, temperature: float | None, data_seed: int | None) -> list[Model]:
-    """Model at each width, with its data created once; a progress bar is shown if its heads must be trained."""
+    """Model at each width, with its data created once."""
     width = widths[0] if widths else None
-    with training_progress() as progress:
-        first = ba.load_model(name, width=width, temperature=temperature, seed=data_seed, progress=progress)
+    first = ba.load_model(name, width=width, temperature=temperature, seed=data_seed)
     return [first, *(first.replace(width=width) for width in (widths or [])[1:])]

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.filesize import decimal
 
 from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
-from bayesattn._util.text import cell, duration, with_error
+from bayesattn._util.text import cell, with_error
 from bayesattn.jobs import runs
 from bayesattn.jobs.cli.options import (
     AUTO_SAMPLER,
@@ -40,16 +39,8 @@ from bayesattn.jobs.cli.screen import (
     say,
     say_paths,
     say_where,
-    working,
 )
-from bayesattn.kernels.choice import form_at
-from bayesattn.models.collapsed import compressed
-from bayesattn.models.memory import bytes_needed
-from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.samplers import Job
-from bayesattn.samplers.blocks import cores
-from bayesattn.samplers.pilot import estimate, gradients_a_step
 
 ENTRIES_OF_LEAST_ESS = 3
 """Number of off-diagonal entries of U shown, those with the smallest effective sample size."""
@@ -89,9 +80,6 @@ def sample(
     overwrite: Annotated[
         bool, typer.Option(help="Replace the run at --out; the old run is kept until the new one is complete.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate the cost from some seconds of sampling, and stop.")
-    ] = False,
     show_all: ShowAll = False,
     as_json: Json = False,
 ) -> None:
@@ -115,10 +103,6 @@ def sample(
     }
     if keep:
         settings["keep"] = keep
-    if dry_run:
-        job = Job.of(**settings).for_model(case)
-        _print_cost(case, job, chains if job.chain_method == "vectorised" else min(chains, threads or cores()), as_json)
-        return
     before = _done(out)
     with bars(quiet=as_json) as bar:
         try:
@@ -157,28 +141,6 @@ def sample(
         return
     complete = before == chains * (warmup + draws) and not overwrite
     say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.drawn} draws of {chains} chains")
-
-
-def _print_cost(case: NetworkPosterior, job: Job, at_once: int, as_json: bool) -> None:
-    form = None
-    with working("timing a gradient, or some seconds of one chain", as_json):
-        needed = bytes_needed(case, job.parameterisation, at_once)
-        if job.parameterisation == "collapsed" and has_fixed_attention(case):
-            form = form_at(compressed(case), case.architecture.factor_columns)
-        cost = estimate(case, job)
-    seconds = cost.compilation + job.chains * job.transitions * cost.seconds_per_step / at_once
-    stored = job.chains * job.kept * cost.bytes_per_draw
-    if as_json:
-        print_json({"form": form, "memory": needed, "disk": stored, "seconds": seconds} | cost._asdict())
-        return
-    if form is not None:
-        say(f"K by {form.replace('_', ' ')}")
-    say(f"memory: at least {decimal(needed)}; on disk: {decimal(stored)}")
-    say(
-        f"time: about {duration(seconds)}, {duration(cost.compilation)} of it to prepare and to compile, then"
-        f" {cost.seconds_per_step:.2g} s a step of one chain, {at_once} at a time"
-        + ("" if cost.measured else f" (a gradient was timed: {gradients_a_step(job)} of them a step)")
-    )
 
 
 def _print_entries(case: NetworkPosterior, rows: list[PlainDict], show_all: bool) -> None:

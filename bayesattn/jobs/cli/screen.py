@@ -23,7 +23,6 @@ from bayesattn._util.text import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from bayesattn.tasks.training import Progress
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands with a verdict; bad input has status 2 too, with a line on standard error."""
@@ -59,26 +58,6 @@ def working(description: str, quiet: bool = False) -> Iterator[Bar]:
     """Context with a progress bar for work of unknown length."""
     with bars(quiet) as shown:
         yield shown.add(description)
-
-
-@contextmanager
-def training_progress(quiet: bool = False) -> Iterator[Callable[["Progress"], None]]:
-    """Context with the callback of `training_bar` as the only bar."""
-    with bars(quiet) as shown:
-        yield training_bar(shown, "training")
-
-
-def training_bar(shown: Bars, description: str) -> Callable[["Progress"], None]:
-    """Callback for `bayesattn.tasks.training.train`, with a bar that appears when training begins."""
-    begun: list[Bar] = []
-
-    def report(event: "Progress") -> None:
-        if not begun:
-            begun.append(shown.add(description, event.total))
-        note = f"loss {event.loss:.2f}, {100 * event.accuracy:.0f} % right"
-        begun[0].update(event.done, note=note)
-
-    return report
 
 
 def new_table(*headings: str, text: Collection[str] = ()) -> Table:

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.filesize import decimal
 
 from bayesattn._util.plain import PlainDict
-from bayesattn._util.text import duration
 from bayesattn.jobs.cli.options import Json
 from bayesattn.jobs.cli.screen import (
     FAILS,
@@ -18,12 +16,9 @@ from bayesattn.jobs.cli.screen import (
     new_table,
     print_json,
     print_table,
-    say,
     say_where,
     screen,
-    working,
 )
-from bayesattn.samplers.blocks import cores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,9 +44,7 @@ def sweep(
     overwrite: Annotated[
         bool, typer.Option(help="Replace runs of other settings, and those that are damaged.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs and what they would cost, and stop.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states, and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     """Complete many runs. Finished ones are skipped, interrupted ones resumed, failed ones recorded.
@@ -66,8 +59,7 @@ def sweep(
 
     plan = sweeps.Sweep(file, out)
     if dry_run:
-        workers = min(workers or cores(), len(plan.runs))
-        _print_estimates(plan, workers, threads or max(1, cores() // workers), as_json)
+        _print_plan(plan, as_json)
         return
     tls = {"tls_ca_file": tls_ca, "tls_client_cert": tls_cert, "tls_client_key": tls_key}
     sweeps.require_extras(plan)
@@ -105,26 +97,12 @@ def _run(plan: "Sweep", options: PlainDict, quiet: bool) -> "pd.DataFrame":
             raise typer.Exit(interrupt.args[0] if interrupt.args else 130) from None
 
 
-def _print_estimates(plan: "Sweep", workers: int, threads: int, as_json: bool) -> None:
-    from bayesattn.jobs import sweep as sweeps
-
-    with working("timing each kind of run for some seconds", as_json):
-        rows = list(sweeps.estimates(plan, threads))
-        started = sweeps.start_up() if any(row.steps for row in rows) else 0.0
-    # In the worst case each worker compiles each kind of run.
-    before = started + sum(row.compilation for row in rows)
-    seconds = before + max(sum(row.seconds for row in rows) / workers, max(row.seconds for row in rows))
+def _print_plan(plan: "Sweep", as_json: bool) -> None:
+    rows = [(planned.name, planned.state()) for planned in plan.runs]
     if as_json:
-        print_json({"runs": [row._asdict() for row in rows], "workers": workers, "start": before, "seconds": seconds})
+        print_json({"runs": [{"run": name, "state": state} for name, state in rows]})
         return
-    table = new_table("run", "state", "steps to go", "time", "on disk", text=("run", "state"))
+    table = new_table("run", "state", text=("run", "state"))
     for row in rows:
-        table.add_row(row.run, row.state, str(row.steps), duration(row.seconds), decimal(row.bytes))
-    print_table(f"{len(rows)} runs in {plan.out}; time on one worker", table)
-    total = decimal(sum(row.bytes for row in rows))
-    say(
-        f"about {duration(seconds)} on {workers} workers, {duration(before)} of it to start and to compile, and {total}"
-        " on disk"
-    )
-    if untrained := sum(row.training for row in rows):
-        say(f"{untrained} runs first train a network, which takes additional time; `bayesattn train` shows it")
+        table.add_row(*row)
+    print_table(f"{len(rows)} runs in {plan.out}", table)

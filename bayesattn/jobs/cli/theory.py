@@ -5,13 +5,11 @@ from typing import Annotated, cast
 
 import numpy as np
 import typer
-from rich.filesize import decimal
 
 import bayesattn as ba
 from bayesattn._util.checks import seed_number
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
-from bayesattn._util.text import UNKNOWN, duration, rounded, with_error
+from bayesattn._util.text import UNKNOWN, rounded, with_error
 from bayesattn.architecture import SKIP
 from bayesattn.jobs.cli.attention import print_attentions
 from bayesattn.jobs.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
@@ -19,9 +17,7 @@ from bayesattn.jobs.cli.screen import Bars, bars, new_table, print_json, print_t
 from bayesattn.models import Model
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.model import has_fixed_attention
-from bayesattn.theory.arguments import gaussian_density
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.cost import cost
 from bayesattn.theory.problem import MOST_COORDINATES, refuse_many, too_many
 
 MOST_PATHS_SHOWN = 8
@@ -38,9 +34,6 @@ def theory(
         bool, typer.Option("--evidence", help="Also compute log p(Y), to choose width and temperature.")
     ] = False,
     seed: Seed = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate the cost by timing one gradient, and stop.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y).
@@ -50,19 +43,12 @@ def theory(
     Example: bayesattn theory hidden_markov --width 10 --width 100 --evidence
     """
     seed_number("--seed", seed)
-    if dry_run and evidence:
-        raise BayesattnError("--dry-run cannot estimate the cost of --evidence, which is not known in advance")
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
     if not has_fixed_attention(cases[0]):
-        if dry_run:
-            raise BayesattnError("--dry-run is for models with fixed attention, got one that samples queries and keys")
         print_attentions(cast(list[AttentionModel], cases), seed, as_json)
         return
     for case in cases if evidence else ():
         refuse_many("the evidence", layer_shapes(case.architecture), "use fewer heads or narrower layers")
-    if dry_run:
-        _print_costs(model, cases, as_json)
-        return
     with bars(quiet=as_json) as shown:
         rows = [_theory_row(case, shown) for case in cases]
         if evidence:
@@ -73,28 +59,6 @@ def theory(
     _print_diagonals(model, rows)
     if evidence:
         _print_evidence(rows)
-
-
-def _print_costs(model: str, cases: list[Model], as_json: bool) -> None:
-    costs = [cost(gaussian_density(case), case.architecture) for case in cases]
-    if as_json:
-        described = ({"width": case.architecture.widths[0], "temperature": case.temperature} for case in cases)
-        print_json([of | estimate._asdict() for of, estimate in zip(described, costs, strict=True)])
-        return
-    table = new_table(
-        "N", "T", "form of K", "coordinates", "search by", "a gradient", "memory", "time", text=("form of K",)
-    )
-    for case, estimate in zip(cases, costs, strict=True):
-        cells = (
-            estimate.form,
-            f"{estimate.coordinates:,}",
-            estimate.search,
-            f"{1e3 * estimate.gradient:.3g} ms",
-            decimal(estimate.bytes),
-        )
-        table.add_row(str(case.architecture.widths[0]), f"{case.temperature:g}", *cells, duration(estimate.seconds))
-    print_table(f"{model}: what its theory costs", table)
-    say("time: roughly, with compilation; memory: at the least")
 
 
 def _print_diagonals(model: str, rows: list[PlainDict]) -> None:

@@ -9,8 +9,6 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.checks import positive
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.files import user_path
 from bayesattn._util.text import cell, rounded, with_error
 from bayesattn.checks import verdict
 from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent, percent_with_error
@@ -48,13 +46,11 @@ from bayesattn.jobs.cli.screen import (
     say,
     say_paths,
     say_where,
-    training_progress,
 )
 from bayesattn.jobs.study import ValidationStudy
 from bayesattn.models import Model
 from bayesattn.questions.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, rivals
 from bayesattn.samplers import Job
-from bayesattn.tasks.images import is_named
 from bayesattn.tasks.load import load_validate_table
 
 EXIT_STATUSES = {verdict.HOLDS: HOLDS, verdict.DOES_NOT_HOLD: FAILS, verdict.CANNOT_TELL: CANNOT_TELL}
@@ -86,10 +82,6 @@ def validate(
     ] = None,
     draws: Annotated[int | None, typer.Option(help="Draws of each chain; by default the model's, or 1000.")] = None,
     seed: Seed = 0,
-    also_on: Annotated[
-        list[str] | None,
-        typer.Option(help="Further test images of a one-shot model, such as digits; may be given several times."),
-    ] = None,
     margin: Annotated[
         float, typer.Option(help="Difference, relative to U and to the predictor, within which the theory is to hold.")
     ] = MARGIN,
@@ -103,7 +95,7 @@ def validate(
 
     Exit status 0: it holds, to within --margin; 1: it does not; 2: the draws cannot tell, or the theory could not be solved.
 
-    A model with validation examples, such as one-shot images, gets at each width the temperature of greatest evidence,
+    A model with validation examples gets at each width the temperature of greatest evidence,
     unless --temperature is given. Widths, sampler and numbers of draws are those of the model file's [validate].
 
     Example: bayesattn validate hidden_markov --width 10 --width 30
@@ -121,19 +113,9 @@ def validate(
         "draws": draws,
         "seed": seed,
     }
-    Job(**settings)  # Invalid settings are found before training.
-    # Loaded before the model's own data, so that a wrong name is found before training.
-    elsewhere = {}
-    with training_progress(as_json) as progress:
-        for source in also_on or []:
-            task = {"test_images": _absolute_source(source)}
-            try:
-                elsewhere[source] = ba.load_model(model, seed=data_seed, task=task, progress=progress)
-            except ValueError as error:
-                raise BayesattnError(f"--also-on {source}: {error}") from error
+    Job(**settings)  # Invalid settings are found before the theory is solved.
     widths = width or usual.widths
-    with training_progress(as_json) as progress:
-        case = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed, progress=progress)
+    case = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed)
     start = time.perf_counter()
     case.require_gaussian()
     choose = temperature is None and case.validation_labels is not None
@@ -143,7 +125,6 @@ def validate(
             widths,
             choose_temperature=choose,
             theory_widths=theory_width or usual.theory_widths,
-            also_on=elsewhere,
             margin=margin,
             solving=lambda width: shown.add(f"theory, N = {width}"),
             sampling=lambda width: shown.sampling(f"sampling, N = {width}", chains * (warmup + draws)),
@@ -156,9 +137,6 @@ def validate(
         print_json(content)
     else:
         _print_curve(outcome.curve, choose, case, outcome.theory_seconds)
-        for name, shares in outcome.elsewhere.items():
-            drawn = [result.model for result in outcome.validations]
-            _print_accuracy(shares, drawn, f"Accuracy on {name} (% of test examples)")
         _print_validation(outcome, model, seconds, folder, show_all)
     raise typer.Exit(EXIT_STATUSES[outcome.verdict])
 
@@ -247,11 +225,6 @@ def _entries_shown(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> l
 def _differs(entries: Compared) -> np.ndarray:
     """Whether each entry disagrees; False for an entry without a Monte Carlo error."""
     return ~entries.agrees & np.isfinite(entries.noise)
-
-
-def _absolute_source(source: str) -> str:
-    """Source as a name, or as an absolute path: relative to the working directory, not to the model file."""
-    return source if is_named(source) else str(user_path("--also-on", source).absolute())
 
 
 def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> None:

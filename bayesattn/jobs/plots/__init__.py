@@ -4,7 +4,6 @@ from bayesattn.jobs.plots.calibration import calibration_figure
 from bayesattn.jobs.plots.grading import grade_figure
 from bayesattn.jobs.plots.heads import heads_figure
 from bayesattn.jobs.plots.learning_coefficient import learning_coefficient_figure
-from bayesattn.jobs.plots.pruning import pruning_figure
 from bayesattn.jobs.plots.run import KINDS, run_figure
 from bayesattn.jobs.plots.style import literal, save
 from bayesattn.jobs.plots.validation import validation_figure
@@ -16,7 +15,6 @@ __all__ = [
     "heads_figure",
     "learning_coefficient_figure",
     "literal",
-    "pruning_figure",
     "run_figure",
     "save",
     "validation_figure",

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bayesattn._util.checks import require_kind
 from bayesattn.jobs.plots.style import legend_below, literal, name_ticks, palette, whole_numbers
 from bayesattn.questions.heads import Heads, Removal
-from bayesattn.questions.pruning import MOST_ACCURACY_LOST
+from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
 
 MOST_CELLS_WITH_TEXT = 40
 SHOWN = 16

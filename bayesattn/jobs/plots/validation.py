@@ -43,7 +43,7 @@ def validation_figure(
 
     Args:
         validations: validations or draws, one or several.
-        curve: candidates from `bayesattn.checks.temperature.candidates`, by width; may include widths without draws.
+        curve: candidates from `bayesattn.questions.temperature.candidates`, by width; may include widths without draws.
 
     Raises:
         ValueError: no validations, an argument that is neither a validation nor draws, draws that are not of a network

@@ -83,7 +83,7 @@ def captions(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tupl
 
 
 def diagnostic_figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], names: Names) -> Figure:
-    """Figure of a single kind, one of `bayesattn.plots.run.KINDS`."""
+    """Figure of a single kind, one of `bayesattn.jobs.plots.run.KINDS`."""
     figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
     draw(figure, kind, draws, quantities, names)
     return figure

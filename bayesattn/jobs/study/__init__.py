@@ -4,7 +4,6 @@ Each result has a figure and plain values for JSON.
 """
 
 from bayesattn.jobs.study.calibration import CalibrationStudy, calibrate
-from bayesattn.jobs.study.pruning import PruningStudy, prune
 from bayesattn.jobs.study.validation import ValidationStudy, validate
 
-__all__ = ["CalibrationStudy", "PruningStudy", "ValidationStudy", "calibrate", "prune", "validate"]
+__all__ = ["CalibrationStudy", "ValidationStudy", "calibrate", "validate"]

@@ -49,7 +49,7 @@ class CalibrationStudy(Described):
 
     @property
     def holds(self) -> bool | None:
-        """Whether all tests hold, at the level `bayesattn.checks.calibration.LEVEL` together; None if undecided."""
+        """Whether all tests hold, at the level `bayesattn.questions.calibration.LEVEL` together; None if undecided."""
         verdicts = [test.holds for of in self.results.values() for pair in of.values() for test in pair]
         return False if False in verdicts else None if None in verdicts else True
 

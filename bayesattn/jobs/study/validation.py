@@ -11,9 +11,7 @@ from bayesattn._util.files import finite
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
-from bayesattn.checks.accuracy import Accuracy
 from bayesattn.checks.scaling import Slope, scaling
-from bayesattn.checks.validate import accuracy_on
 from bayesattn.checks.validate import validate as compare
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import HOLDS, LEVEL, MARGIN, overall
@@ -41,13 +39,11 @@ class ValidationStudy(Described):
     Args:
         validations: comparison of draws with theory, at each width.
         curve: theory alone by width, at the temperatures tried; empty if not requested.
-        elsewhere: accuracy on further test examples at each width, by name.
         theory_seconds: wall time of the curve.
     """
 
     validations: list[Validation]
     curve: Curve
-    elsewhere: dict[str, list[Accuracy]]
     theory_seconds: float
 
     def _described(self) -> tuple[str, dict[str, str]]:
@@ -107,10 +103,6 @@ class ValidationStudy(Described):
                 for width, tried in self.curve.items()
             ],
             "theory_seconds": round(self.theory_seconds, 1),
-            "also_on": [
-                {name: accuracies[place].to_dict() for name, accuracies in self.elsewhere.items()}
-                for place in range(len(self.validations))
-            ],
             "results": [result.to_dict() for result in self.validations],
         }
         return finite(plain)
@@ -123,7 +115,6 @@ def validate(
     *,
     choose_temperature: bool = False,
     theory_widths: Sequence[int] = (),
-    also_on: Mapping[str, Model] | None = None,
     margin: float = MARGIN,
     solving: Callable[[int], object] | None = None,
     sampling: Callable[[int], Callable[[Progress], None]] | None = None,
@@ -137,7 +128,6 @@ def validate(
         widths: widths at which the posterior is sampled; all layers have the same width.
         choose_temperature: use at each width the temperature with the largest evidence instead of the model's.
         theory_widths: further widths at which the theory alone is solved.
-        also_on: models, by name, on whose test examples the accuracy is computed too.
         margin: difference, relative to U and to the predictor, within which the theory must hold.
         solving: function called with a width before its theory is solved, for the curve and for a sampled width.
         sampling: function called with a width before it is sampled; it returns the function that is called after each block
@@ -146,7 +136,7 @@ def validate(
         settings: settings of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: no widths, one width twice, further test examples that do not fit, invalid settings, class labels.
+        ValueError: no widths, one width twice, invalid settings, class labels.
         NotConverged: a solver failed.
     """
     # All arguments are checked before any theory is solved.
@@ -157,7 +147,6 @@ def validate(
         raise BayesattnError(f"widths must differ, got {', '.join(map(str, widths))}")
     checked_model("model", model).require_gaussian()
     cases = [model.replace(width=width) for width in widths]
-    _require_examples("also_on", also_on, model)
     positive("margin", margin)
     refuse_many("an expansion to first order in 1/N", layer_shapes(cases[0].architecture, full=True))
     job = checked_job(settings)
@@ -172,32 +161,17 @@ def validate(
         chosen = {width: by_evidence(curve[width]).temperature for width in widths}
         cases = [case.replace(temperature=chosen[width]) for case, width in zip(cases, widths, strict=True)]
     theory_seconds = time.perf_counter() - start
-    validations, elsewhere = [], {name: [] for name in also_on or {}}
+    validations = []
     for case, width in zip(cases, widths, strict=True):
         draws = sample(with_watched_examples(case), progress=sampling(width) if sampling else progress, **settings)
         if solving is not None:
             solving(width)
         # The level is shared by all widths.
         validations.append(compare(case, draws, margin=margin, level=LEVEL / len(cases)))
-        same = {"architecture": case.architecture, "temperature": case.temperature}
-        for name, other in (also_on or {}).items():
-            elsewhere[name].append(accuracy_on(other.replace(**same), validations[-1]))
-    return ValidationStudy(validations, curve, elsewhere, theory_seconds)
+    return ValidationStudy(validations, curve, theory_seconds)
 
 
 def _widths(name: str, values: Checked) -> list[int]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise BayesattnError(f"{name} must be a list of widths, got {shown(values)}")
     return [positive_integer(f"{name}[{place}]", width) for place, width in enumerate(values)]
-
-
-def _require_examples(name: str, models: Checked, model: Model) -> None:
-    """Raise ValueError unless `models` maps names to models whose test examples fit the network."""
-    if models is not None and not isinstance(models, Mapping):
-        raise BayesattnError(f"{name} must be models by name, got {shown(models)}")
-    for title, other in (models or {}).items():
-        checked_model(f"{name}[{title!r}]", other)
-        if other.test_labels is None:
-            raise BayesattnError(f"{name}[{title!r}] must have test examples with labels, got a model without")
-        if (got := other.path_inputs.shape[1:]) != (wanted := model.path_inputs.shape[1:]):
-            raise BayesattnError(f"{name}[{title!r}] must have path_inputs of {wanted} paths and features, got {got}")

@@ -1,8 +1,7 @@
-"""Sweeps: many runs, planned in a file, estimated, sampled on Dask and collected in a table."""
+"""Sweeps: many runs, planned in a file, sampled on Dask and collected in a table."""
 
-from bayesattn.jobs.sweep.estimate import Estimate, estimates, start_up
 from bayesattn.jobs.sweep.execute import require_extras, run
 from bayesattn.jobs.sweep.plan import Cluster, Planned, Sweep
 from bayesattn.jobs.sweep.table import results
 
-__all__ = ["Cluster", "Estimate", "Planned", "Sweep", "estimates", "require_extras", "results", "run", "start_up"]
+__all__ = ["Cluster", "Planned", "Sweep", "require_extras", "results", "run"]

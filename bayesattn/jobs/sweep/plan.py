@@ -21,7 +21,7 @@ from bayesattn.jobs.runs.sampling import require_same
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.samplers import Job
 from bayesattn.tasks.files import PositiveFloat, PositiveInt, Table, validated
-from bayesattn.tasks.load import load_model, must_train
+from bayesattn.tasks.load import load_model
 
 NESTED_TABLES = ("task", "options")
 RESULT_COLUMNS = ("run", "state", "seconds", "error_message", "divergences", "quantity")
@@ -81,17 +81,11 @@ class Planned:
         """Sampling settings of the run."""
         return Job(**{f.name: self.settings[f.name] for f in dataclasses.fields(Job) if f.name in self.settings})
 
-    def model(self, trained: bool = True) -> NetworkPosterior:
-        """Posterior of the run; required networks are trained first, unless `trained` is False (see `load_model`)."""
+    def model(self) -> NetworkPosterior:
+        """Posterior of the run."""
         wanted = {key: self.settings.get(key) for key in ("width", "temperature")}
-        data = _data(*self._data_key, trained or not self.must_train)
+        data = _data(*self._data_key)
         return data.replace(**{key: value for key, value in wanted.items() if value is not None})
-
-    @property
-    def must_train(self) -> bool:
-        """Whether a network must be trained before the run."""
-        model, seed, task = self._data_key
-        return must_train(model, seed=seed, task=json.loads(task))
 
     @property
     def _data_key(self) -> tuple[str, int | None, str]:
@@ -172,17 +166,17 @@ class Sweep:
         return list(planned.values())
 
     def _check(self, planned: Planned) -> None:
-        """Check a run as far as possible before the first run starts and before networks are trained."""
+        """Check a run as far as possible before the first run starts."""
         try:
-            _ = planned.job, planned.model(trained=False)
+            _ = planned.job, planned.model()
         except (ValueError, OSError) as error:
             raise BayesattnError(f"{planned.name}: {error}") from error
 
 
 @lru_cache(maxsize=16)
-def _data(model: str, data_seed: int | None, task: str, trained: bool) -> NetworkPosterior:
+def _data(model: str, data_seed: int | None, task: str) -> NetworkPosterior:
     """Model at its own width and temperature, shared by runs on the same data."""
-    return load_model(model, seed=data_seed, task=json.loads(task), trained=trained)
+    return load_model(model, seed=data_seed, task=json.loads(task))
 
 
 def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:

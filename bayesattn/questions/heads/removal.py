@@ -18,13 +18,14 @@ from bayesattn._util.watched import watched
 from bayesattn.models.model import Model
 from bayesattn.questions.heads.fit import Fit, at_saddle_point, mean_and_error, without_paths
 from bayesattn.questions.heads.units import units_of
-from bayesattn.questions.pruning import MOST_ACCURACY_LOST, dispensable
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_TRIED = 16
 """With at most this many heads, every step tries every remaining head."""
+MOST_ACCURACY_LOST = 0.02
+"""Largest loss of accuracy at which the removed heads count as dispensable."""
 
 
 class _Trial(NamedTuple):
@@ -129,3 +130,9 @@ def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None
     evidence = np.array([fit.log_evidence for fit in fits])
     names = [units.names[at] for at in order]
     return Removal(names, evidence - evidence[0], accuracy, error, log_score, units.levels)
+
+
+def dispensable(accuracies: Float[np.ndarray, " removed"], whole: float) -> int:
+    """Number of heads that can go before more than `MOST_ACCURACY_LOST` of the whole network's accuracy is lost."""
+    lost = whole - accuracies > MOST_ACCURACY_LOST + 1e-9  # Exactly two points are no more than two points.
+    return int(np.argmax(np.append(lost, True))) - 1

@@ -38,6 +38,11 @@ class Units(NamedTuple):
         return relative_scores(order_parameters, rows)[..., : len(self.names)]
 
 
+def heads_of(arch: Architecture) -> list[tuple[int, int]]:
+    """Pairs (layer, head) of all heads, both from 0, first layer first."""
+    return [(layer, head) for layer, count in enumerate(arch.heads) for head in range(count)]
+
+
 def names_of_heads(model: NetworkPosterior) -> list[Head]:
     """Layer, from 1, and name of each head, first layer first."""
     return [

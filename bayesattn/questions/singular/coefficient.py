@@ -5,8 +5,8 @@ With S = |Y - f|^2, summed over examples and outputs, and S* its least value,
     lambda_hat(T) = E[S - S*] / (2 T)  ->  lambda  as T -> 0
 
 (Watanabe 2009). With the mean loss L_n = S / (2 n) of n examples, S / (2 T) is n beta L_n at T = 1 / beta. Given the order
-parameter U, the expectation has a closed form (`bayesattn.singular.loss`). So a chain of U gives lambda_hat without drawing
-weights: everything but U is integrated out.
+parameter U, the expectation has a closed form (`bayesattn.questions.singular.loss`). So a chain of U gives lambda_hat
+without drawing weights: everything but U is integrated out.
 """
 
 import warnings

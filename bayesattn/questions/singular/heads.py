@@ -24,8 +24,7 @@ from bayesattn.models.model import Model
 from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.models.weights import weights as weights_of_draws
 from bayesattn.network import network
-from bayesattn.questions.heads.units import names_of_heads
-from bayesattn.questions.pruning import heads_of
+from bayesattn.questions.heads.units import heads_of, names_of_heads
 from bayesattn.questions.singular.best_fit import best_fit_of
 from bayesattn.questions.singular.coefficient import by_chains, checked_job, learning_coefficient, reduced
 from bayesattn.samplers import sample

@@ -1,15 +1,13 @@
-"""Images from scikit-learn, folders and zips, and what is said about other contents."""
+"""Images from scikit-learn, folders and zips."""
 
 import shutil
-import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from sklearn.datasets import load_digits
 
-from bayesattn.tasks import load_images
-from bayesattn.tasks.images import OMNIGLOT, is_named
+from reproductions.one_shot.images import load_images
 from tests.conftest import OMNIGLOT_FOLDER
 
 
@@ -53,7 +51,7 @@ def test_digits():
 
 
 def test_folder_and_zip_are_the_same_images(characters, tmp_path):
-    images = load_images(characters)
+    images = load_images(str(characters))
     assert images.pixels.shape == (24, 32, 32)
     assert images.names[0] == "Alpha/character01"
     assert images.groups == ["Alpha"] * 3 + ["Beta"] * 3
@@ -66,7 +64,7 @@ def test_folder_and_zip_are_the_same_images(characters, tmp_path):
 
 
 def test_turned_images_are_further_classes(characters):
-    images = load_images(characters)
+    images = load_images(str(characters))
     turned = images.turned()
     assert len(turned.names) == len(set(turned.names)) == 24
     np.testing.assert_array_equal(turned.pixels[24 + 5], np.rot90(images.pixels[5]))
@@ -74,43 +72,10 @@ def test_turned_images_are_further_classes(characters):
     assert set(turned.groups) == {"Alpha", "Beta"}
 
 
-def test_what_is_not_there_or_not_images_is_named(tmp_path):
-    """Damaged images and zips: tests/attacks/test_input.py."""
-    with pytest.raises(FileNotFoundError, match=r"images must be 'digits'.*which is not there"):
-        load_images(tmp_path / "none.zip")
-    with pytest.raises(ValueError, match=r"images must be one of omniglot:images_background,.*got 'omniglot:other'"):
-        load_images("omniglot:other")
-    (tmp_path / "text.zip").write_text("no zip")
-    with pytest.raises(ValueError, match=r"text\.zip must be a folder or a zip of images"):
-        load_images(tmp_path / "text.zip")
-    for name, got in (("readme.txt", "no .png at all"), ("one.png", "'one.png'")):
-        with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
-            file.writestr(name, b"")
-        with pytest.raises(ValueError, match=rf"must hold ALPHABET/CHARACTER/\*.png.*got {got}"):
-            load_images(tmp_path / "other.zip")
-
-
-def test_too_few_classes_or_images_are_named(characters, tmp_path):
-    with pytest.raises(ValueError, match=r"images must be of at least 2 classes, got 1"):
-        load_images(f"{characters}[2-2]")
-    alone = tmp_path / "alone"
-    shutil.copytree(characters, alone)
-    for drawing in ("01", "02", "03"):
-        (alone / "Alpha" / "character02" / f"{drawing}.png").unlink()
-    with pytest.raises(ValueError, match="at least 2 images, got 1 of 'Alpha/character02'"):
-        load_images(alone)
-
-
-def test_names_are_told_from_files():
-    assert all(is_named(f"omniglot:{name}") for name in OMNIGLOT)
-    assert is_named("digits[0-3]")
-    assert not is_named("digits.zip")
-
-
 def test_omniglot():
     if not OMNIGLOT_FOLDER.is_dir():
         pytest.skip(f"needs Omniglot's small sets in {OMNIGLOT_FOLDER}")
-    images = load_images(OMNIGLOT_FOLDER / "images_background_small1.zip")
+    images = load_images(str(OMNIGLOT_FOLDER / "images_background_small1.zip"))
     assert images.pixels.shape == (2720, 32, 32)
     assert set(images.groups) == {"Balinese", "Early_Aramaic", "Greek", "Korean", "Latin"}
     np.testing.assert_array_equal(np.bincount(images.classes), [20] * 136)

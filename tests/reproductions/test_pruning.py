@@ -8,9 +8,9 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn.models import path
-from bayesattn.questions import pruning
 from bayesattn.questions.singular.loss import factors
 from bayesattn.theory.bartlett import layer_shapes
+from reproductions.one_shot import pruning
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model
 from tests.statistics import near

@@ -15,7 +15,9 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN
 from bayesattn.jobs.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
 from bayesattn.models.trees import Draws, opened_with_fixed_attention
-from bayesattn.questions.pruning import MOST_ACCURACY_LOST, Comparison, Pruned, compare, heads_of
+from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
+from bayesattn.questions.heads.units import heads_of
+from reproductions.one_shot.pruning import Comparison, Pruned, compare
 
 ORDER_STYLES: dict[str, PlainDict] = {
     "theory": {"color": "blue", "marker": "o"},

@@ -23,11 +23,11 @@ from bayesattn.architecture import Architecture
 from bayesattn.models import Model, trees
 from bayesattn.models.trees import is_tree_or_run
 from bayesattn.network import path_readouts
+from bayesattn.questions.heads.removal import dispensable
+from bayesattn.questions.heads.units import heads_of
 from bayesattn.theory.predictor import readouts, right
 
 Readout = Float[np.ndarray, "path feature"]
-MOST_ACCURACY_LOST = 0.02
-"""Largest loss of accuracy at which the removed heads count as dispensable."""
 RANDOM_ORDERS = 200
 READOUT_DRAWS = 400
 """Number of draws of U over which the mean predictor is averaged."""
@@ -51,16 +51,10 @@ class Pruned:
         return dispensable(self.accuracies[order], self.accuracy)
 
 
-def dispensable(accuracies: Float[np.ndarray, " removed"], whole: float) -> int:
-    """Number of heads that can go before more than `MOST_ACCURACY_LOST` of the whole network's accuracy is lost."""
-    lost = whole - accuracies > MOST_ACCURACY_LOST + 1e-9  # Exactly two points are no more than two points.
-    return int(np.argmax(np.append(lost, True))) - 1
-
-
 def trained_readout(weights: PlainMapping, arch: Architecture) -> Readout:
-    """Readout g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with weights returned by `bayesattn.tasks.training.train`.
+    """Readout g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with weights returned by `training.train`.
 
-    Weights compacted by `bayesattn.tasks.training.compact` contain it as "readout".
+    Weights compacted by `training.compact` contain it as "readout".
 
     Raises:
         ValueError: missing weights, or weights whose shapes do not fit together.
@@ -98,11 +92,6 @@ def posterior_readout(model: Model, order_parameters: Checked) -> Readout:
     draws = finite_array("order_parameters", order_parameters, ("draws", paths, paths))
     per_draw = readouts(draws, model)
     return np.asarray(jnp.mean(per_draw, axis=0))
-
-
-def heads_of(arch: Architecture) -> list[tuple[int, int]]:
-    """Pairs (layer, head) of all heads, both from 0, first layer first."""
-    return [(layer, head) for layer, count in enumerate(arch.heads) for head in range(count)]
 
 
 def accuracy_without(readout: Readout, model: Model, removed: Sequence[tuple[int, int]]) -> float:
@@ -221,7 +210,7 @@ def compare(model: Model, order_parameters: Checked, weights: PlainMapping | Non
     Args:
         model: model with test examples and labels.
         order_parameters: draws of U, shape (chain, draw, Pi, Pi); or the result of `bayesattn.sample`, a run or its folder.
-        weights: weights of the trained network, as returned by `bayesattn.tasks.training.train`.
+        weights: weights of the trained network, as returned by `training.train`.
         seed: seed of the random orders.
 
     Raises:

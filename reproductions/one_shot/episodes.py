@@ -7,12 +7,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Array, Float, Int
+from safetensors.numpy import load_file
 
-from bayesattn._util.checks import finite_array, positive_integer, require_memory, seed_number
+from bayesattn._util.checks import finite_array, positive_integer
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.input_files import read_arrays
 from bayesattn.models.tokens import TokenDataset
-from bayesattn.tasks.images import Images, load_images
+from reproductions.one_shot.images import Images, load_images
 
 IMAGES_PER_EPISODE = 3
 """Number of images of an episode: one of each of two classes, and the query."""
@@ -39,7 +39,7 @@ class OneShot:
     classes. A part of the training classes is reserved for validation.
 
     Args:
-        train_images: source of training classes, as for `bayesattn.tasks.images.load_images`.
+        train_images: source of training classes, as for `reproductions.one_shot.images.load_images`.
         test_images: source of test classes; groups that have training classes are excluded.
         examples: P, number of training episodes (even).
         test_examples: number of test episodes (even).
@@ -51,7 +51,7 @@ class OneShot:
         heads: H_l of each layer.
         turned: whether rotated training images count as further classes.
         attention: .safetensors or .npz file of queries and keys "Q_1", "K_1", .. of shape (H_l, G, N_0), written by
-            `bayesattn.tasks.training` or by the user.
+            `reproductions.one_shot.training` or by the user.
         seed: seed of episodes, projection and label embedding.
 
     Raises:
@@ -76,15 +76,8 @@ class OneShot:
         for name in ("examples", "test_examples", "validation_examples", "width"):
             if positive_integer(name, getattr(self, name), minimum=2) % 2:
                 raise BayesattnError(f"{name} must be even, got {getattr(self, name)}")
-        for name in ("side", "patch", "key_width"):
-            positive_integer(name, getattr(self, name))
-        seed_number("seed", self.seed)
         if self.side % self.patch:
             raise BayesattnError(f"patch must divide side = {self.side}, got {self.patch}")
-        if not self.heads:
-            raise BayesattnError("heads must have an entry for each layer, got none")
-        for layer, count in enumerate(self.heads):
-            positive_integer(f"heads[{layer}]", count)
 
     @property
     def tokens(self) -> int:
@@ -124,7 +117,6 @@ class OneShot:
     def embedding(self) -> dict[str, np.ndarray]:
         """Embedding of patches as tokens: `projection` (pixel, N_0), and `offsets` (T, N_0) of labels and positions."""
         rng, pixels = self._generator("embedding"), self.patch**2
-        require_memory("embedding of the patches", 8 * self.width * (pixels + self.tokens))
         projection = rng.normal(size=(pixels, self.width)) / np.sqrt(pixels)
         labels = rng.normal(size=(IMAGES_PER_EPISODE, self.width)).repeat(self.tokens // IMAGES_PER_EPISODE, axis=0)
         return {"projection": projection, "offsets": labels + sinusoidal_positions(self.tokens, self.width)}
@@ -154,7 +146,6 @@ class OneShot:
 
     def inputs(self, images: Images, episodes: Episodes) -> Float[np.ndarray, "episode token feature"]:
         """Tokens x of the episodes."""
-        require_memory("tokens of the episodes", 8 * len(episodes.labels) * self.tokens * self.width)
         return embedded(self.patches(images)[episodes.shown], **self.embedding)
 
     def sample(self, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -170,9 +161,7 @@ class OneShot:
             ValueError: no attention, or an attention that does not fit.
         """
         if self.attention is None:
-            raise BayesattnError(
-                "attention must be a file of queries and keys, such as `bayesattn train` writes, got None"
-            )
+            raise BayesattnError("attention must be a file of queries and keys, got None: `load` trains one")
         weights = load_heads(self.attention, self.heads, self.width)
         names = tuple(tuple(str(head + 1) for head in range(count)) for count in self.heads)
         inputs, labels = self.sample("validation")
@@ -209,15 +198,14 @@ def load_heads(file: str | Path, heads: tuple[int, ...], width: int) -> list[tup
     """Queries and keys of each layer from a .safetensors or .npz file, as for `bayesattn.attention.path_inputs`.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: an unreadable file, a missing array, or an array whose shape does not fit.
+        ValueError: a missing array, or an array whose shape does not fit.
     """
-    arrays, _ = read_arrays("task.attention", file)
+    arrays = dict(np.load(file)) if Path(file).suffix == ".npz" else load_file(file)
     layers = []
     for layer, count in enumerate(heads, 1):
         for name in (f"Q_{layer}", f"K_{layer}"):
             if name not in arrays:
-                raise BayesattnError(f"task.attention must hold {name}, got only {', '.join(sorted(arrays))} in {file}")
+                raise BayesattnError(f"attention must hold {name}, got only {', '.join(sorted(arrays))} in {file}")
         query = finite_array(f"Q_{layer} of {file}", arrays[f"Q_{layer}"], (count, "key_features", width))
         layers.append((query, finite_array(f"K_{layer} of {file}", arrays[f"K_{layer}"], query.shape)))
     return layers
