@@ -11,9 +11,9 @@ import pytest
 from numpyro.infer.util import log_density
 
 import bayesattn as ba
-from bayesattn.questions.reference import formats
 from bayesattn.questions.reference.posteriors import POSTERIORS, model_of
-from bayesattn.questions.reference.stan import stan_data, stan_program
+from benchmarks import posteriordb
+from benchmarks.posteriordb import stan_data, stan_program
 from tests import dense
 from tests.reference import stan
 
@@ -65,18 +65,18 @@ def test_numpyro_program_has_the_log_density_and_needs_no_bayesattn(name, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("name", "thin"), [pytest.param("three_classes", formats.THIN, marks=pytest.mark.heavy), ("one_head", 5)]
+    ("name", "thin"), [pytest.param("three_classes", posteriordb.THIN, marks=pytest.mark.heavy), ("one_head", 5)]
 )
 def test_an_entry_of_posteriordb_meets_its_rules(name, thin, tmp_path, monkeypatch):
     """One head's draws do so already with fewer between those that are kept."""
-    assert thin <= formats.THIN
-    monkeypatch.setattr(formats, "THIN", thin)
+    assert thin <= posteriordb.THIN
+    monkeypatch.setattr(posteriordb, "THIN", thin)
 
     def packed(file):
         with zipfile.ZipFile(tmp_path / f"{file}.zip") as archive:
             return json.loads(archive.read(file.rpartition("/")[2]))
 
-    ba.reference.export(name, tmp_path, format="posteriordb")
+    posteriordb.export(name, tmp_path)
     data_name, program = f"attention_{name}_data", f"attention_{name}"
     posterior = json.loads((tmp_path / f"posteriors/{data_name}-{program}.json").read_text())
     references = "reference_posteriors/draws"
@@ -105,7 +105,7 @@ def test_an_entry_of_posteriordb_meets_its_rules(name, thin, tmp_path, monkeypat
 
 
 def test_bad_arguments_are_named(tmp_path):
-    with pytest.raises(ValueError, match="format must be one of 'npz', 'numpyro', 'posteriordb', got 'csv'"):
+    with pytest.raises(ValueError, match="format must be one of 'npz', 'numpyro', got 'csv'"):
         ba.reference.export("two_heads", tmp_path, format="csv")
     with pytest.raises(ValueError, match=r"name of a reference posterior must be one of .*, got 'three_heads'"):
         ba.reference.export("three_heads", tmp_path)
@@ -114,6 +114,6 @@ def test_bad_arguments_are_named(tmp_path):
 def test_a_file_that_exists_is_refused_before_drawing(tmp_path, monkeypatch):
     (tmp_path / "models/stan").mkdir(parents=True)
     (tmp_path / "models/stan/attention_one_head.stan").write_text("mine")
-    monkeypatch.setattr("bayesattn.questions.reference.formats.sample", None)
+    monkeypatch.setattr(ba, "sample", None)
     with pytest.raises(FileExistsError, match=r"attention_one_head\.stan"):
-        ba.reference.export("one_head", tmp_path, format="posteriordb")
+        posteriordb.export("one_head", tmp_path)

@@ -8,7 +8,7 @@ import typer
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn.jobs.cli.options import Json, Seed
-from bayesattn.jobs.cli.screen import new_table, print_json, print_table, say, say_where, working
+from bayesattn.jobs.cli.screen import new_table, print_json, print_table, say, say_where
 from bayesattn.questions.reference import load, names
 from bayesattn.questions.reference.formats import FORMATS
 from bayesattn.questions.reference.formats import export as write
@@ -20,17 +20,16 @@ Format = StrEnum("Format", list(FORMATS))
 def reference(
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="list, show, export, or make (anew).")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a reference posterior.")] = None,
-    form: Annotated[
-        Format, typer.Option("--format", help="What is exported: arrays, a program, or an entry.")
-    ] = Format["npz"],
+    form: Annotated[Format, typer.Option("--format", help="What is exported: arrays, or a program too.")] = Format[
+        "npz"
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder for the files; by default out/reference.")] = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Posteriors whose truth is known: list them, show a truth, write one for other tools, or make a truth anew.
 
-    npz has data and truth; numpyro also a program of all weights that needs no bayesattn; posteriordb a Stan program,
-    data and 10,000 draws.
+    npz has data and truth; numpyro also a program of all weights that needs no bayesattn.
 
     Example: bayesattn reference export two_heads --format numpyro
     """
@@ -47,8 +46,7 @@ def reference(
     elif action == "show":
         _show(name, as_json)
     else:
-        with working("drawing and writing" if form == "posteriordb" else "writing", quiet=as_json):
-            files = write(name, folder, format=form.value, seed=seed)
+        files = write(name, folder, format=form.value)
         if as_json:
             print_json({"files": [str(file) for file in files]})
         for file in [] if as_json else files:

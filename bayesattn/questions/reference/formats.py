@@ -1,47 +1,27 @@
-"""Reference posteriors for other tools: arrays, a NumPyro program, or an entry of posteriordb with a Stan program."""
+"""Reference posteriors for other tools: arrays, and a NumPyro program that needs no bayesattn."""
 
 import io
-import json
-import zipfile
 from pathlib import Path
 from textwrap import dedent
 
-import arviz_stats
 import numpy as np
-import xarray as xr
-from scipy import stats
 
-from bayesattn._util.checks import one_of, seed_number
+from bayesattn._util.checks import one_of
 from bayesattn._util.files import replace_file, require_new, user_path
-from bayesattn._util.plain import PlainDict
-from bayesattn._util.settings import with_own_settings
 from bayesattn.likelihoods import Categorical, Gaussian, Poisson, StudentT, settings_of
-from bayesattn.models.weights import weights
 from bayesattn.questions.reference.posteriors import Reference, load
-from bayesattn.questions.reference.stan import stan_data, stan_program
 from bayesattn.questions.reference.truth import LEVELS
-from bayesattn.samplers import sample
 
-FORMATS = ("npz", "numpyro", "posteriordb")
-CHAINS, DRAWS, THIN = 10, 1000, 20
-"""Draws of an entry of posteriordb: 10 chains of 1000, one of every `THIN` draws."""
-LARGEST_RHAT, LARGEST_LAG = 1.01, 0.05
-"""Limits of posteriordb on R-hat and on the autocorrelation of neighbouring draws."""
-INDEPENDENT_SETS = 200
-"""Number of sets of independent draws by which the bounds of the effective sample size are estimated."""
-KEYWORDS = ["bayesian neural network", "attention", "bayesattn"]
+FORMATS = ("npz", "numpyro")
 
 
-@with_own_settings
-def export(name: str, folder: str | Path, *, format: str = "npz", seed: int = 0) -> list[Path]:
+def export(name: str, folder: str | Path, *, format: str = "npz") -> list[Path]:
     """Write a reference posterior for another tool.
 
     Args:
         name: name of the reference posterior.
         folder: where its files are written; none of them may exist.
-        format: "npz", arrays of data and truth; "numpyro", these and a NumPyro program that needs no bayesattn;
-            "posteriordb", a Stan program, data and 10,000 draws of the weights, in the folders of posteriordb.
-        seed: seed of the draws; used by "posteriordb" only.
+        format: "npz", arrays of data and truth; "numpyro", these and a NumPyro program that needs no bayesattn.
 
     Returns:
         The files written.
@@ -52,42 +32,15 @@ def export(name: str, folder: str | Path, *, format: str = "npz", seed: int = 0)
     """
     reference, folder = load(name), user_path("folder", folder)
     one_of("format", format, FORMATS)
-    seed_number("seed", seed)
-    paths = [folder / file for file in _files(name, format)]
-    for path in paths:
+    contents = {folder / f"{name}.npz": _arrays(reference)}
+    if format == "numpyro":
+        contents[folder / f"{name}.py"] = numpyro_program(reference).encode()
+    for path in contents:
         require_new("file", path)
-    if format == "posteriordb":
-        contents = _posteriordb(reference, seed)
-    else:
-        contents = [_arrays(reference)]
-        if format == "numpyro":
-            contents.append(numpyro_program(reference).encode())
-    for path, content in zip(paths, contents, strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
         replace_file(path, content)
-    return paths
-
-
-def _names_in_posteriordb(name: str) -> tuple[str, str, str]:
-    """Names of posterior, program and data."""
-    program, data = f"attention_{name}", f"attention_{name}_data"
-    return f"{data}-{program}", program, data
-
-
-def _files(name: str, format: str) -> list[str]:
-    """Paths of the files of a format."""
-    if format != "posteriordb":
-        return [f"{name}.npz", f"{name}.py"][: FORMATS.index(format) + 1]
-    posterior, program, data = _names_in_posteriordb(name)
-    return [
-        f"posteriors/{posterior}.json",
-        f"models/info/{program}.info.json",
-        f"models/stan/{program}.stan",
-        f"data/info/{data}.info.json",
-        f"data/data/{data}.json.zip",
-        f"reference_posteriors/draws/info/{posterior}.info.json",
-        f"reference_posteriors/draws/draws/{posterior}.json.zip",
-    ]
+    return [*contents]
 
 
 def _arrays(reference: Reference) -> bytes:
@@ -183,114 +136,3 @@ def numpyro_program(reference: Reference) -> str:
             print("U 1,1:", float(found[:, 0, 0].mean()), "; truth:", data["mean"][0])
         '''
     )
-
-
-def _posteriordb(reference: Reference, seed: int) -> list[bytes]:
-    """Contents of the files of an entry of posteriordb, in the order of `_files`."""
-    model, about = reference.model, f"bayesattn reference posterior: {reference.about}"
-    name, program, data_name = _names_in_posteriordb(reference.name)
-    untested = model.replace(test_path_inputs=None)
-    drawn = sample(
-        untested,
-        "nuts",
-        chains=CHAINS,
-        warmup=1000,
-        draws=DRAWS * THIN,
-        thin=THIN,
-        seed=seed,
-        progress=False,
-    )
-    by_entry = _entries(weights(drawn, untested, seed=seed))
-    diagnostics, checks = _diagnostics(by_entry)
-    draws = [{entry: values[chain].tolist() for entry, values in by_entry.items()} for chain in range(CHAINS)]
-    sites = {entry.partition("[")[0] for entry in by_entry}
-    posterior = {
-        "name": name,
-        "keywords": KEYWORDS,
-        "model_name": program,
-        "data_name": data_name,
-        "reference_posterior_name": name,
-        "dimensions": {site: sum(entry.startswith(f"{site}[") for entry in by_entry) for site in sorted(sites)},
-    }
-    told = {"keywords": KEYWORDS, "description": about, "title": about}
-    reference_info = {
-        "name": name,
-        "inference": {
-            "method": "analytical",  # The other name that posteriordb knows is "stan_sampling".
-            "method_arguments": {
-                "by": "draws of the order parameter, weights exactly given it: bayesattn.collapsed.weights",
-                "chains": CHAINS,
-                "thin": THIN,
-                "seed": seed,
-            },
-        },
-        "diagnostics": diagnostics,
-        "checks_made": checks,
-        "comments": f"signs and rotations of hidden units are drawn uniformly; {reference.truth.route} agrees",
-    }
-    model_info = {"name": program, **told, "model_code": {"stan": f"models/stan/{program}.stan"}}
-    data_info = {"name": data_name, **told, "data_file": f"data/data/{data_name}.json"}
-    return [
-        _json(posterior),
-        _json(model_info),
-        stan_program(model).encode(),
-        _json(data_info),
-        _zipped(f"{data_name}.json", _json(stan_data(model))),
-        _json(reference_info),
-        _zipped(f"{name}.json", json.dumps(draws).encode()),
-    ]
-
-
-def _entries(drawn: xr.Dataset) -> dict[str, np.ndarray]:
-    """Entries of the weights by their names in Stan, such as V_1[1,2,3], each (chain, draw)."""
-    result = {}
-    for name, values in drawn.data_vars.items():
-        array = values.transpose("chain", "draw", ...).values
-        for index in np.ndindex(array.shape[2:]):
-            result[f"{name}[{','.join(str(place + 1) for place in index)}]"] = array[(..., *index)]
-    return result
-
-
-def _diagnostics(by_entry: dict[str, np.ndarray]) -> tuple[PlainDict, PlainDict]:
-    """Diagnostics of posteriordb, and which of its requirements hold."""
-    values = np.stack([*by_entry.values()], axis=-1)
-    drawn = xr.DataArray(values, dims=("chain", "draw", "entry"))
-    bulk, tail = arviz_stats.ess(drawn).values, arviz_stats.ess(drawn, method="tail").values
-    rhat = arviz_stats.rhat(drawn).values
-    centred = values - values.mean((0, 1))
-    lag = (centred[:, 1:] * centred[:, :-1]).mean((0, 1)) / (centred**2).mean((0, 1))
-    independent = xr.DataArray(
-        np.random.default_rng(0).normal(size=(*values.shape[:2], INDEPENDENT_SETS)), dims=("chain", "draw", "entry")
-    )
-    within = True
-    for found, method in ((bulk, "bulk"), (tail, "tail")):
-        sizes, bound = arviz_stats.ess(independent, method=method).values, stats.norm.isf(0.025 / len(found))
-        within &= bool((np.abs(found - sizes.mean()) <= bound * sizes.std()).all())
-    diagnostics = {
-        "diagnostic_information": {"names": [*by_entry]},
-        "ndraws": values.shape[0] * values.shape[1],
-        "nchains": len(values),
-        "effective_sample_size_bulk": bulk.tolist(),
-        "effective_sample_size_tail": tail.tolist(),
-        "r_hat": rhat.tolist(),
-        "lag_1_autocorrelation": lag.tolist(),
-    }
-    checks = {
-        "ndraws_is_10k": values.shape[0] * values.shape[1] == 10_000,
-        "nchains_is_gte_4": len(values) >= 4,
-        "ess_within_bounds": within,
-        "r_hat_below_1_01": bool((rhat < LARGEST_RHAT).all()),
-        "lag_1_autocorrelation_below_0_05": bool((np.abs(lag) < LARGEST_LAG).all()),
-    }
-    return diagnostics, checks
-
-
-def _json(content: PlainDict) -> bytes:
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _zipped(name: str, content: bytes) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, content)
-    return packed.getvalue()
