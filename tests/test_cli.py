@@ -263,12 +263,12 @@ def test_calibrate_asks_about_a_narrow_network_too(
     monkeypatch.setattr(calibration, "calibrate", calibrated)
 
     def tested(*_, level, **__):
-        [task] = shown[-1].progress.tasks
-        waiting.append((task.completed, task.total, task.description))
+        bar = shown[-1].bar.shown
+        waiting.append((bar.n, bar.total, bar.desc))
         return calibration.JointTest(["U 1,1"], np.zeros(1), level)
 
     monkeypatch.setattr(calibration, "joint_test", tested)
-    monkeypatch.setattr("bayesattn.jobs.cli.calibrate.bars", lambda quiet: shown.append(Bars(False)) or shown[-1])
+    monkeypatch.setattr("bayesattn.jobs.cli.calibrate.bars", lambda quiet: shown.append(Bars(True)) or shown[-1])
     ended, out, err = run("calibrate", "small.toml", "--sampler", "nuts", "--sampler", "hmc", *arguments)
     assert ended == status, err
     assert fits(out)
@@ -322,7 +322,7 @@ BAD = {
     "theory small.toml --width 10,100": "a whole number, such as 1000, got '10,100': repeat --width",
     "theory small.toml --width=8 --width=1e3": "a whole number, such as 1000, got '1e3': repeat --width",
     "theory small.toml --temperature '0.1 1'": "such as 0.01, got '0.1 1': repeat --temperature",
-    "validate small.toml --width 1e3": "--width must be a whole number, such as 1000, got '1e3'\n",
+    "sample small.toml --out x --width 1e3": "--width must be a whole number, such as 1000, got '1e3'\n",
 }
 """More in tests/attacks/test_entry.py."""
 

@@ -21,7 +21,7 @@ def watched(items: Iterable[Item], description: str, unit: str = "") -> Iterator
         for done, item in enumerate(items):
             elapsed = time.monotonic() - began
             if bar is None and elapsed > SLOW_SECONDS and (not total or elapsed * (total - done) > SLOW_SECONDS * done):
-                from bayesattn._util.progress import Bars  # imports Rich, which short work does not need
+                from bayesattn._util.progress import Bars
 
                 bar = shown.enter_context(Bars()).add(description, total, unit)
             if bar is not None:
