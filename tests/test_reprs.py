@@ -115,7 +115,7 @@ def test_a_validation_tells_verdict_and_statement_and_plots_itself(validation):
     assert title_of(validation) == title
     assert validation.statement().split(": ", 1)[1][:40] in said_of(validation)
     assert "U at N = 4: draws" in {axes.get_title() for axes in plots.validation_figure(validation).findobj(Axes)}
-    study = ValidationStudy([validation], {}, {}, 0.0)
+    study = ValidationStudy([validation], {}, 0.0)
     assert title_of(study) == f"ValidationStudy of '<b>tiny</b>': {validation.verdict}"
 
 
