@@ -145,9 +145,12 @@ def _close_figures():
         sys.modules["matplotlib.pyplot"].close("all")
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="function" if HEAVY else "module", autouse=True)
 def _forget_compiled_functions():
-    """Each compiled function takes memory maps: a run of all tests in one process aborted in XLA's compiler without this."""
+    """Each compiled function takes memory maps: a run of all tests in one process aborted in XLA's compiler without this.
+
+    The heavy tests of one file compile enough of them.
+    """
     yield
     if not few_memory_maps():
         program.cache_clear()
