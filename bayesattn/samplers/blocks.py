@@ -2,13 +2,12 @@
 
 import os
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -36,8 +35,8 @@ MOST_SECONDS_PER_BLOCK = 5.0
 SECONDS_BETWEEN_LOOKS = 0.2
 """How often the main thread wakes: only then does it handle a signal that the system gave to another thread."""
 STEPS_OF_FIRST_BLOCK = 5
-BATCH_OF_FACTORISATIONS = re.compile(r"\w+:\w+\[\d+,\d+,\d[\d,]*\] = (?:cholesky|triangular_solve|lu|eigh|svd|qr)\b")
-"""A factorisation, or a solution, of several matrices at a time in a traced program."""
+FACTORISATIONS = {"cholesky", "triangular_solve", "lu", "eigh", "svd", "qr"}
+"""Names of JAX's primitives that factorise matrices, or solve with a factor."""
 Chains = tuple[int, ...]
 """Chains that advance together: one chain, or all chains if they are vectorised."""
 Outputs = dict[str, PlainDict]
@@ -280,7 +279,7 @@ class _Runner:
         state = jax.eval_shape(self.program.start, key, self.posterior)
         arguments = (state, self.posterior, 0, False, self.job.thin, self.block)
         traced = jax.make_jaxpr(self.program.block, static_argnums=5)(*arguments)
-        return bool(BATCH_OF_FACTORISATIONS.search(str(traced)))
+        return _factorises_batches(traced.jaxpr)
 
     def next_block(self, group: _ChainGroup) -> _ChainGroup:
         """Draw a block and record it."""
@@ -307,6 +306,18 @@ class _Runner:
         if kept < 0:
             return min(affordable, self.block * thin, self.job.warmup - group.done)
         return thin * min(max(1, affordable // thin), self.block - kept % self.block, self.job.kept - kept)
+
+
+def _factorises_batches(traced: Any) -> bool:
+    """Whether a traced program, or one inside it, factorises several matrices at a time."""
+    for step in traced.eqns:
+        if step.primitive.name in FACTORISATIONS and step.invars[0].aval.ndim > 2:
+            return True
+        parts = [part for part in jax.tree.leaves([*step.params.values()], is_leaf=lambda part: hasattr(part, "eqns"))]
+        inner = [getattr(part, "jaxpr", part) for part in parts]
+        if any(_factorises_batches(part) for part in inner if hasattr(part, "eqns")):
+            return True
+    return False
 
 
 def _energy_and_gradient(state: object) -> list[object]:
