@@ -3,11 +3,11 @@
 from bayesattn.fixed_attention import matrices, path_inputs, paths, paths_from_matrices
 from bayesattn.tasks.pretrained import from_cache, from_transformers
 from bayesattn.tasks.pretrained.projection import Projection, principal_components
-from bayesattn.tasks.pretrained.read import Read
+from bayesattn.tasks.pretrained.read import TransformerActivations
 
 __all__ = [
     "Projection",
-    "Read",
+    "TransformerActivations",
     "from_cache",
     "from_transformers",
     "matrices",

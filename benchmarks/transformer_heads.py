@@ -151,7 +151,7 @@ class Task(NamedTuple):
     batch: Any
     labels: np.ndarray
     count: int
-    read: ba.attention.Read
+    read: ba.attention.TransformerActivations
     projection: ba.attention.Projection
     inputs: np.ndarray
     posterior: ba.Model
@@ -159,7 +159,7 @@ class Task(NamedTuple):
 
 def read_mails(
     archive: Path, count: int, seed: int, layers: tuple[int, ...]
-) -> tuple[Any, Any, np.ndarray, ba.attention.Read]:
+) -> tuple[Any, Any, np.ndarray, ba.attention.TransformerActivations]:
     """The encoder, its batch of mails, their labels, and what the layers read."""
     model, tokenizer = encoder()
     texts, labels = mails(archive, count, seed)

@@ -85,7 +85,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first, lest one worker be at one when the other has nothing left."""
+    """The longest files first, so that both workers finish together."""
     gc.collect()
     gc.freeze()  # What libraries made when they were imported is there until the end.
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))

@@ -366,7 +366,7 @@ def test_sample_stops_at_a_target_or_a_limit(run):
     assert "draws is complete: 600 draws of 1 chains" in out
     assert "target_ess = 1e+06" in err
     status, out, _ = run(*given[:3], "elsewhere", *QUICK, "--max-seconds", "1e-9")
-    assert (status, out) == (2, "elsewhere has no draws of all chains yet: the same command goes on\n")
+    assert (status, out) == (2, "elsewhere has no draws of all chains yet: run the same command to continue\n")
 
 
 def imported_by(code, *arguments):

@@ -291,7 +291,7 @@ def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(zoo, unp
     run = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run"))
     monkeypatch.setattr(problem, "MOST_COORDINATES", 1)
     text = report.report([run.path], tmp_path / "report.html").read_text()
-    assert "Draws were not held against the theory" in text
+    assert "The draws were not compared with the theory" in text
     assert text.count("entry of U</th>") == 1
     assert "saddle point</th>" not in text
     with pytest.raises(ValueError, match="at most 1 coordinates of its order parameters for an expansion"):

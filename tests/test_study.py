@@ -113,7 +113,7 @@ def test_temperatures_are_chosen_by_evidence_at_each_width(model):
         ({"theory_widths": None}, "theory_widths must be a list of widths, got None"),
         ({"theory_widths": ["30"]}, r"theory_widths\[0\] must be a whole number of at least 1, got '30'"),
         ({"model": "hidden_markov"}, "model must be a bayesattn.Model, got 'hidden_markov'"),
-        ({"keep": ["prediction"]}, "keep must hold 'order_parameter', which theory speaks of, got prediction"),
+        ({"keep": ["prediction"]}, "keep must hold 'order_parameter', which the theory predicts, got prediction"),
         ({"margin": 0}, "margin must be a finite number above 0, got 0"),
         ({"sampler": "gibbs"}, "sampler must be one of"),
         ({"step": 3}, "setting of a job must be one of"),

@@ -165,8 +165,8 @@ class Validation(Described):
 
     @property
     def decided_by(self) -> str:
-        """What limits sensitivity: "allowance" or "Monte Carlo error", the larger part of the difference in `visible`."""
-        allowance, noise = self.visible()
+        """What limits sensitivity: "allowance" or "Monte Carlo error", the larger part of `detectable_difference`."""
+        allowance, noise = self.detectable_difference()
         return "allowance" if allowance > noise else "Monte Carlo error"
 
     def failures(self) -> list[str]:
@@ -186,7 +186,7 @@ class Validation(Described):
         """Families compared: entries of U and, unless `directions` is None, the mean predictor."""
         return [self.entries] if self.directions is None else [self.entries, self.directions]
 
-    def visible(self) -> tuple[float, float]:
+    def detectable_difference(self) -> tuple[float, float]:
         """Relative difference that would be flagged in whichever quantity it occurs, as (allowance, Monte Carlo error).
 
         The sum of both is this difference.
@@ -330,7 +330,7 @@ def _cause(validation: Validation) -> str:
 
 def _sensitivity(validation: Validation) -> str:
     """Sensitivity: largest difference compatible with the draws, and smallest one flagged in any quantity."""
-    allowance, noise = validation.visible()
+    allowance, noise = validation.detectable_difference()
     of = "|U| and the mean predictor" if validation.directions else "|U|"
     text = (
         f"largest difference still compatible: {percent(validation.bound)} of {of}, smallest that this run would have"

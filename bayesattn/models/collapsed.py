@@ -73,7 +73,7 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
             arrays = {name: array for name, array in mode.whitening._asdict().items() if array is not None}
             return arrays | _order_of(problem)
     shapes, widths = structure(model), jnp.array(model.architecture.widths, float)
-    centre, scale = bartlett.stretched(shapes, widths)
+    centre, scale = bartlett.affine_from_whitened(shapes, widths)
     arrays = {"centre": centre, "scale": scale}
     if model.likelihood.conjugate:
         return arrays | order

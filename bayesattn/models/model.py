@@ -63,7 +63,7 @@ class Model(NetworkPosterior):
     Raises:
         ValueError: shapes that do not fit, entries that are not finite real numbers, a temperature that is not above 0,
             names that cannot be printed; with the Gaussian likelihood, two equal inputs that have different labels, if T
-            is too small to be seen beside their kernel in float64.
+            is below the rounding error of their kernel in float64.
 
     Arrays are copied, so changing the originals later has no effect. The arrays of a model are read-only.
 

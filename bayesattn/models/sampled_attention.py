@@ -147,7 +147,7 @@ class CollapsedAttention(SampledAttention):
         problem = Problem(kernels, widths, jnp.array(arch.variances), skips=arch.optional_skips)
         inner = {
             "problem": problem,
-            "whitening": Whitening(*bartlett.stretched(shapes, widths)),
+            "whitening": Whitening(*bartlett.affine_from_whitened(shapes, widths)),
             "input_variance": jnp.asarray(arch.input_variance),
             "test_path_inputs": None,
             "shapes": shapes,

@@ -321,12 +321,12 @@ class Unadjusted(Langevin):
         return jax.lax.cond(
             state.i < self.warmup,
             lambda s: super(Unadjusted, self).sample(s, model_args, model_kwargs),
-            lambda s: self.free(s, model_args, model_kwargs or {}),
+            lambda s: self.sample_after_warmup(s, model_args, model_kwargs or {}),
             state,
         )
 
     @abstractmethod
-    def free(self, state: LangevinState, model_args: tuple, model_kwargs: dict) -> LangevinState:
+    def sample_after_warmup(self, state: LangevinState, model_args: tuple, model_kwargs: dict) -> LangevinState:
         """State after one more transition of both chains, after warm-up."""
 
     def bias(self, values: PyTree, half: PyTree) -> PyTree:

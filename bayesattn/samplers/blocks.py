@@ -313,7 +313,7 @@ def _factorises_batches(traced: Any) -> bool:
     for step in traced.eqns:
         if step.primitive.name in FACTORISATIONS and step.invars[0].aval.ndim > 2:
             return True
-        parts = [part for part in jax.tree.leaves([*step.params.values()], is_leaf=lambda part: hasattr(part, "eqns"))]
+        parts = jax.tree.leaves([*step.params.values()], is_leaf=lambda part: hasattr(part, "eqns"))
         inner = [getattr(part, "jaxpr", part) for part in parts]
         if any(_factorises_batches(part) for part in inner if hasattr(part, "eqns")):
             return True

@@ -21,7 +21,7 @@ from bayesattn._util.random import branch, fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models import Collapsed, Model, collapsed
 from bayesattn.samplers.program import Program, program_of
-from bayesattn.theory.bartlett import stretched
+from bayesattn.theory.bartlett import affine_from_whitened
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN
 
@@ -93,6 +93,6 @@ def _hessian(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "co
 
 def _inverse_square_root(hessian: np.ndarray, problem: Problem, shapes: Shapes) -> np.ndarray:
     """Square root S of the inverse S S^T of a Hessian, with its eigenvalues bounded from below by `LEAST_CURVATURE`."""
-    stretch = np.asarray(stretched(shapes, problem.widths)[1])
+    stretch = np.asarray(affine_from_whitened(shapes, problem.widths)[1])
     values, vectors = np.linalg.eigh(hessian * np.outer(stretch, stretch))
     return stretch[:, None] * vectors / np.sqrt(np.maximum(values, LEAST_CURVATURE))

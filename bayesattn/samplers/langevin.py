@@ -186,7 +186,7 @@ class Ula(Unadjusted):
 
     step = Mala.step
 
-    def free(self, state, model_args, model_kwargs) -> LangevinState:
+    def sample_after_warmup(self, state, model_args, model_kwargs) -> LangevinState:
         """Steps of both chains."""
         key, step_key = jax.random.split(state.rng_key)
         scaled = Scaled(state, self.potential_of(model_args, model_kwargs))
@@ -329,7 +329,7 @@ class Mclmc(Unadjusted):
             state = state._replace(adapt_state=state.adapt_state._replace(step_size=step_size))
         return state._replace(tuning=tuning)
 
-    def free(self, state, model_args, model_kwargs) -> LangevinState:
+    def sample_after_warmup(self, state, model_args, model_kwargs) -> LangevinState:
         """Steps of both chains."""
         key, step_key, half_key = jax.random.split(state.rng_key, 3)
         scaled = Scaled(state, self.potential_of(model_args, model_kwargs))

@@ -18,14 +18,14 @@ from bayesattn.samplers.job import BIASED, QUANTITIES, sampler_class
 from bayesattn.samplers.options import option_names
 
 State = TypeVar("State")
-ALWAYS = "attention"
+ALWAYS_KEPT = "attention"
 """Quantity kept regardless of `Job.keep`: a model has it only if it was asked to watch sequences."""
 QUANTITY_OF = {name: name for name in QUANTITIES} | {
     "bartlett": "order_parameter",
     "readout": "order_parameter",
     "queries": "queries_keys",
     "keys": "queries_keys",
-    "attention": ALWAYS,
+    "attention": ALWAYS_KEPT,
 }
 """Name in `Job.keep` of each variable, without the number of its layer; all other variables are weights."""
 
@@ -105,7 +105,9 @@ def program(
             weights = posterior.weights_of(state.z, branch(state.rng_key, "weights"))
             values |= weights | posterior.predictions_of(weights)
         kept = {
-            name: value for name, value in values.items() if quantity_of(name) in (*keep, ALWAYS) or name in weights
+            name: value
+            for name, value in values.items()
+            if quantity_of(name) in (*keep, ALWAYS_KEPT) or name in weights
         }
         statistics = described.statistics(state)
         if "lp" not in statistics:

@@ -167,7 +167,7 @@ def unwhiten(
 
 
 @partial(jax.jit, static_argnames="shapes")
-def stretched(shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]) -> tuple[Array, Array]:
+def affine_from_whitened(shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]) -> tuple[Array, Array]:
     """Coordinates at which the whitened ones are 0, and the factors from whitened coordinates to these."""
     zeros = jnp.zeros(sum(shape.size for shape in shapes))
     origin = unwhiten(zeros, shapes, widths)

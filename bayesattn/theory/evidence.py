@@ -31,12 +31,12 @@ from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import (
     AMPLE_DEGREES_OF_FREEDOM,
+    affine_from_whitened,
     layer_shapes,
     mirrored,
     narrow,
     narrowed,
     strengths_of_rows,
-    stretched,
 )
 from bayesattn.theory.mixture import COMPONENT_COUNTS, DEGREES_OF_FREEDOM, Component, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
@@ -267,7 +267,7 @@ def _by_bridges(
     chosen = annealed.points[systematic(chosen_key, annealed.weights[None], few // 2)]
     drawn = prior_draws(prior_key, few // 2, problem, shapes)
     # Searches from prior draws alone do not reach every mode, so half of the searches start further out.
-    origin, stretch = stretched(shapes, problem.widths)
+    origin, stretch = affine_from_whitened(shapes, problem.widths)
     further = origin + DISTANT_START_SCALE * stretch * jax.random.normal(further_key, (2, few // 2, len(origin)))
     routes = [
         (first_key, _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed)),

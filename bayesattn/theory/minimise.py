@@ -99,7 +99,7 @@ CONJUGATE_TOLERANCE, MOST_CONJUGATE_STEPS = 1e-2, 300
 """Relative residual, and most steps, of conjugate gradients for a Newton step."""
 
 
-class Found(NamedTuple):
+class LbfgsResult(NamedTuple):
     """End of a search without the Hessian: the point, the function and its largest slope there, and the gradients used."""
 
     point: Float[Array, " coordinate"]
@@ -115,7 +115,7 @@ def minimum_by_gradients(
     start: Checked,
     max_steps: int,
     tolerance: float,
-) -> Found:
+) -> LbfgsResult:
     """L-BFGS until the function is lost in rounding, then Newton steps as long as they decrease the gradient.
 
     Args:
@@ -153,7 +153,7 @@ def minimum_by_gradients(
             break
         point, value, gradient = nearer, value_there, there
     largest = float(np.max(np.abs(gradient)))
-    return Found(jnp.asarray(point), value, largest if np.isfinite(largest) else np.inf, taken)
+    return LbfgsResult(jnp.asarray(point), value, largest if np.isfinite(largest) else np.inf, taken)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

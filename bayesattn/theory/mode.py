@@ -15,10 +15,18 @@ from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.theory.bartlett import layer_shapes, mirrored, narrow, narrowed, strengths_of_rows, stretched, unwhiten
+from bayesattn.theory.bartlett import (
+    affine_from_whitened,
+    layer_shapes,
+    mirrored,
+    narrow,
+    narrowed,
+    strengths_of_rows,
+    unwhiten,
+)
 from bayesattn.theory.minimise import (
     LBFGS_STEPS_PER_NEWTON_STEP,
-    Found,
+    LbfgsResult,
     Local,
     hessian_times,
     minimum,
@@ -101,7 +109,7 @@ def find_mode(
     else:
         if size > MOST_COORDINATES_FOR_HESSIAN:
             # A Newton step takes as long as hundreds of gradients, so few are left for it.
-            origin, stretch = stretched(shapes, problem.widths)
+            origin, stretch = affine_from_whitened(shapes, problem.widths)
             start = origin + stretch * _by_gradients(problem, start, shapes, max_steps, GRADIENT_TOLERANCE / 10).point
         mode = _mode(problem, start, shapes, max_steps)
     # Rounding of the gradient of a density with N degrees of freedom, in units of 1 / sqrt(N).
@@ -138,7 +146,7 @@ def basins(problem: Problem, shapes: Shapes, starts: Checked, max_steps: int = 2
     The searches need not converge fully, because the minima only define a proposal. Curvatures are differences of
     gradients, and at least `LEAST_CURVATURE`.
     """
-    origin, stretch = (np.asarray(each) for each in stretched(shapes, problem.widths))
+    origin, stretch = (np.asarray(each) for each in affine_from_whitened(shapes, problem.widths))
     data, signs = (problem, origin, stretch), mirrored(shapes, problem.order)
 
     def numbers(whitened: np.ndarray) -> tuple[float, np.ndarray]:
@@ -175,7 +183,7 @@ def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, "
     size = len(mode.point)
     if size > MOST_COORDINATES_SEARCHED:
         return True
-    origin, stretch = stretched(shapes, problem.widths)
+    origin, stretch = affine_from_whitened(shapes, problem.widths)
     prior_scale = stretch / np.sqrt(PRIOR_CURVATURE)
     own = mode.whitening.log_volume() - mode.potential
     for start in origin + prior_scale * jax.random.normal(key, (MODE_SEARCHES, size)):
@@ -187,9 +195,9 @@ def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, "
     return True
 
 
-def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int, tolerance: float) -> Found:
+def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int, tolerance: float) -> LbfgsResult:
     """Minimum of V, or a point as near to it as the tolerance says, in whitened coordinates."""
-    origin, stretch = stretched(shapes, problem.widths)
+    origin, stretch = affine_from_whitened(shapes, problem.widths)
     begin = np.asarray((start - origin) / stretch)
     return minimum_by_gradients(_whitened_potential, (problem, origin, stretch), shapes, begin, max_steps, tolerance)
 
@@ -197,7 +205,7 @@ def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int
 @partial(jax.jit, static_argnames="shapes")
 def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
     local = local_potential(problem, shapes)
-    origin, stretch = stretched(shapes, problem.widths)
+    origin, stretch = affine_from_whitened(shapes, problem.widths)
 
     def whitened_local(whitened):
         at = local(origin + stretch * whitened)
@@ -217,7 +225,7 @@ def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int
     The Laplace covariance is computed only in the best-determined directions, by Lanczos' method; in all others it
     is the prior's.
     """
-    (origin, stretch), size = stretched(shapes, problem.widths), len(start)
+    (origin, stretch), size = affine_from_whitened(shapes, problem.widths), len(start)
     data = problem, origin, stretch
     # Twice at most: the tolerance is relative to the slope at the start, which may be far larger than at the mode.
     for _ in range(2):

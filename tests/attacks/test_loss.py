@@ -402,7 +402,7 @@ def test_a_line_that_was_cut_short_takes_no_other_with_it(run):
 
 
 def test_reading_writes_nothing_where_it_may_not(whole, run, monkeypatch):
-    """On a disk that is mounted for reading alone; root, as which tests may run, is held up by nothing less."""
+    """On a disk that is mounted for reading alone; tests may run as root, which ignores file permissions."""
     for file in ("diagnostics.json", "summary.json", "lock"):
         (run / runs.FOLDER / file).unlink(missing_ok=True)
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}

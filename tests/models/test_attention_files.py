@@ -70,7 +70,7 @@ def test_attention_needs_tokens(file):
 def test_a_report_and_figures_of_a_run(zoo, tmp_path):
     run = runs.Run(zoo.run("attention"))
     page = report.report([run.path], tmp_path / "page.html").read_text()
-    assert "it is of fixed attention, and queries and keys are sampled here" in page
+    assert "the theory needs fixed attention; this model samples queries and keys" in page
     assert plots.run_figure(run, "trace").axes
 
 

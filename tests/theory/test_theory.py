@@ -294,7 +294,7 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
     many, _ = mode.find_mode(given, two_layers.arch)
     np.testing.assert_allclose(many.point, few.point, rtol=0, atol=1e-7)
     shapes = bartlett.layer_shapes(two_layers.arch)
-    stretch = np.asarray(bartlett.stretched(shapes, problem.widths)[1])
+    stretch = np.asarray(bartlett.affine_from_whitened(shapes, problem.widths)[1])
     exact, found = (
         np.asarray(scale @ scale.T) / np.outer(stretch, stretch)
         for scale in (jax.jacfwd(each.whitening.point)(jnp.zeros_like(stretch)) for each in (few, many))
@@ -408,7 +408,7 @@ def test_the_gradient_of_a_mode_is_relative_to_half_the_energys(two_layers):
     with pytest.raises(saddle_point.NotConverged) as stopped:
         mode.find_mode(given, two_layers.arch, max_steps=2)
     at, posterior = stopped.value.solution, problem.problem_of(given, two_layers.arch)
-    stretch = bartlett.stretched(shapes, posterior.widths)[1]
+    stretch = bartlett.affine_from_whitened(shapes, posterior.widths)[1]
     slope, of_energy = (
         np.abs(stretch * jax.grad(function)(at.point)).max()
         for function in (

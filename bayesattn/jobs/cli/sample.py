@@ -122,7 +122,7 @@ def sample(
             errors.print(f"bayesattn: interrupted; {text}; the same command resumes", soft_wrap=True)
             raise typer.Exit(status) from None
     if not run.drawn:
-        say_where(f"{out} has no draws of all chains yet: the same command goes on")
+        say_where(f"{out} has no draws of all chains yet: run the same command to continue")
         raise typer.Exit(CANNOT_TELL)
     rows = [row for row in run.summary() if row["quantity"] == "order_parameter"]
     diagnostics = run.diagnose()
@@ -137,7 +137,9 @@ def sample(
     for warning in diagnostics.warnings():
         say(f"warning: {warning}", style="yellow")
     if not run.complete:
-        say_where(f"{out} is stopped: {run.drawn} draws of {chains} chains; without target and limit, it goes on")
+        say_where(
+            f"{out} is stopped: {run.drawn} draws of {chains} chains; without target and limit, the same command continues"
+        )
         return
     complete = before == chains * (warmup + draws) and not overwrite
     say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.drawn} draws of {chains} chains")

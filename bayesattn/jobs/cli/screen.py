@@ -180,7 +180,9 @@ def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option
     if not overwrite:
         require_new(option, path, "choose another or give --overwrite")
     if path.exists() and path.is_dir() != folder:
-        raise BayesattnError(f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is none")
+        raise BayesattnError(
+            f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is a {'file' if folder else 'folder'}"
+        )
 
 
 def save_results(

@@ -170,7 +170,7 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
     elif outcome.verdict == verdict.CANNOT_TELL:
         answer += f" whether it does to within {100 * results[0].margin:.2g} %"
     say(
-        f"Does the theory hold on {model}? {answer}. A right theory is found wrong, and a bound is wrong, with probability"
+        f"Does the theory hold on {model}? {answer}. A correct theory is rejected, and a bound is wrong, with probability"
         f" {LEVEL:g} at most, all comparisons together.",
         style=f"bold {colour}",
     )

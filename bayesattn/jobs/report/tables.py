@@ -65,13 +65,13 @@ def draws_table(model: object, draws: xr.DataTree, level: float) -> Verdict:
 def network_table(model: NetworkPosterior, draws: xr.DataTree, level: float) -> Verdict:
     """Verdict and table of the largest diagonal entries of U, without the theory to first order in 1/N."""
     reason = (
-        "it is of fixed attention, and queries and keys are sampled here"
+        "the theory needs fixed attention; this model samples queries and keys"
         if not has_fixed_attention(model)
         else f"its expansion to first order in 1/N is for at most {MOST_COORDINATES:,} coordinates of the order parameters"
         if model.likelihood.conjugate
         else "it is for the Gaussian likelihood, and this model has another"
     )
-    sentence = f"Draws were not held against the theory: {reason}."
+    sentence = f"The draws were not compared with the theory: {reason}."
     if "order_parameter" not in draws["posterior"]:
         return sentence, None, []
     own = xr.DataArray(

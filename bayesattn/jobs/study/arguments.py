@@ -9,7 +9,7 @@ from bayesattn.models.network_posterior import NetworkPosterior, is_network
 from bayesattn.samplers import Job
 
 MOST_SHOWN_RESULTS = 4
-"""Largest number of widths, or of trained networks, whose results a study shows."""
+"""Largest number of widths whose results a study shows."""
 
 
 def checked_model(name: str, value: Checked) -> Model:
@@ -38,5 +38,5 @@ def checked_job(settings: PlainMapping) -> Job:
     """Sampling job with these settings; raises ValueError unless it keeps U, which the theory predicts."""
     job = Job.of(**settings)
     if "order_parameter" not in job.keep:
-        raise BayesattnError(f"keep must hold 'order_parameter', which theory speaks of, got {', '.join(job.keep)}")
+        raise BayesattnError(f"keep must hold 'order_parameter', which the theory predicts, got {', '.join(job.keep)}")
     return job

@@ -46,7 +46,7 @@ class Removal(Described):
         accuracy: accuracy of the mean predictor on the test examples; NaN without test labels.
         accuracy_error: its standard error over test examples.
         log_score: mean log predictive density of the test labels.
-        levels: what each part of a name is: ["layer", "head"] for heads, whose names are tuples; else ["path"] or ["group"].
+        levels: names of the index levels: ["layer", "head"] for heads, whose names are tuples; else ["path"] or ["group"].
     """
 
     names: list[Any]

@@ -17,7 +17,7 @@ Head = tuple[int, str]
 
 
 class Units(NamedTuple):
-    """Names of heads, paths or groups, the paths that each of them uses, and titles for the columns of names.
+    """Names of heads, paths or groups, the paths that each of them uses, and names of the index levels.
 
     Skips are not heads. But scores are relative to the largest score of a draw, which may be that of a skip, so `skips`
     holds the paths of each skip.

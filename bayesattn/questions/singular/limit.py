@@ -54,7 +54,7 @@ class Interval(NamedTuple):
     high: float
 
 
-UNTOLD = Interval(*[float("nan")] * 4)
+UNDETERMINED = Interval(*[float("nan")] * 4)
 
 
 class Limit(NamedTuple):
@@ -95,7 +95,7 @@ def fitted(
 
 
 def _untold(reason: str) -> Limit:
-    return Limit(UNTOLD, UNTOLD, 0, f"cannot tell: {reason}")
+    return Limit(UNDETERMINED, UNDETERMINED, 0, f"cannot tell: {reason}")
 
 
 class _NextTerm(NamedTuple):

@@ -25,7 +25,7 @@ from bayesattn.fixed_attention.padding import at_places, equally_long, padded_en
 from bayesattn.fixed_attention.paths import checked_mask
 from bayesattn.fixed_attention.row_sums import checked_tolerance
 from bayesattn.tasks.pretrained.pytorch import evaluated, pad_token
-from bayesattn.tasks.pretrained.read import Read, Store
+from bayesattn.tasks.pretrained.read import Store, TransformerActivations
 
 BATCH_SIZE = 32
 """Sequences that a transformer reads at a time."""
@@ -40,7 +40,7 @@ def from_transformers(
     batch_size: int = BATCH_SIZE,
     renormalise: float = 1e-3,
     folder: str | Path | None = None,
-) -> Read:
+) -> TransformerActivations:
     """Hidden states and attention of chosen layers of a Hugging Face transformer: an encoder, or a causal model.
 
     The model is run in evaluation mode, without gradients, on its own device. The model needs eager attention, because
@@ -119,7 +119,7 @@ def from_transformers(
 
 def from_cache(
     cache: Checked, layers: Sequence[int], heads: Checked = None, *, mask: Checked = None, renormalise: float = 1e-3
-) -> Read:
+) -> TransformerActivations:
     """Hidden states and attention from a TransformerLens cache: `cache["pattern", layer]`, `cache["resid_pre", layer]`.
 
     Args:

@@ -30,7 +30,7 @@ Attention = Float[np.ndarray, "example _ query key"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Read(Described):
+class TransformerActivations(Described):
     """Hidden states and attention of chosen layers and heads of a transformer; unpacks into `inputs, matrices, mask`.
 
     Args:
@@ -81,7 +81,7 @@ class Read(Described):
             ]
         )
 
-    def projected(self, projection: Projection) -> "Read":
+    def projected(self, projection: Projection) -> "TransformerActivations":
         """Copy with inputs projected to fewer features."""
         require_kind("projection", projection, Projection)
         return replace(self, inputs=projection(self.inputs, self.mask))
@@ -175,7 +175,7 @@ class Store:
             start, end = (np.asarray(each[mask], float) for each in (start, end))
             sums += np.sum(start * end), np.sum(start**2)
 
-    def result(self) -> Read:
+    def result(self) -> TransformerActivations:
         """Hidden states, attention, mask and skips of all batches; warns of attention sinks."""
         lowest, highest = self.sums
         if highest <= 1 + ROW_TOLERANCE and lowest < 1 - ROW_TOLERANCE:
@@ -186,4 +186,4 @@ class Store:
             )
         rho = tuple(max(0.0, float(together / own)) if own else 0.0 for together, own in self.products)
         names = tuple(tuple(f"{layer}.{head}" for head in kept) for layer, kept in self.chosen.items())
-        return Read(self.inputs, list(self.attention), self.mask, rho, names)
+        return TransformerActivations(self.inputs, list(self.attention), self.mask, rho, names)
