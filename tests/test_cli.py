@@ -226,7 +226,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     def dishonest(model, tree, **how):
         return honest(model, tree, **how | {"prediction": predicted(model.replace(temperature=1.0))})
 
-    monkeypatch.setattr("bayesattn.jobs.study.validation.compare", dishonest)
+    monkeypatch.setattr("bayesattn.jobs.study.compare", dishonest)
     status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
@@ -235,7 +235,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     def not_converged(*_, **__):
         raise ba.theory.NotConverged("no saddle point was found", None)
 
-    monkeypatch.setattr("bayesattn.jobs.study.validation.compare", not_converged)
+    monkeypatch.setattr("bayesattn.jobs.study.compare", not_converged)
     status, _, err = run(*command)
     assert (status, err) == (2, "bayesattn: no saddle point was found\n")
 

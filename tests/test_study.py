@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.jobs import study
-from bayesattn.questions import calibration
 from tests.posteriors import tiny_model
 
 SETTINGS = {"chains": 2, "warmup": 100, "draws": 200, "seed": 3}
@@ -47,7 +45,7 @@ def test_progress_is_that_of_each_sampling(model, monkeypatch):
         told.append(progress)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study.validation, "sample", sampled)
+    monkeypatch.setattr(study, "sample", sampled)
     for begin in (
         lambda: study.validate(model, (8,), progress=False),
         lambda: study.validate(model, (8,), progress=False, sampling=str),
@@ -132,66 +130,3 @@ def test_what_is_not_finite_is_none(model):
     content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert found.verdict == "cannot tell"
     assert [each["width"] for each in content["theory"]] == [8, 30]
-
-
-def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
-    """Each with its own data, at the level that all tests together have; the tests themselves stand for results here."""
-    told, tests, narrow = [], [], calibration.narrow_model()
-
-    def calibrated(network, simulated, *, sampler, level, progress, **settings):
-        assert settings == {"draws": 7, "thin": 2, "seed": 1, "warmup": 50}
-        progress(len(simulated.labels))
-        ranks = np.zeros((20, 1), int) if network is narrow else np.arange(20)[:, None] % 8
-        p_values = uniform_probability(least_tail(ranks, 7), 20, 7)
-        return calibration.Calibration(("U",), ranks, 7, p_values, np.ones(1), None, level)
-
-    def tested(network, *, sampler, chains, level, **_):
-        assert chains == 100
-        assert tests[-1] == ("narrow" if network is narrow else "tiny", sampler)
-        return calibration.JointTest(("U",), np.zeros(1), level)
-
-    monkeypatch.setattr(calibration, "calibrate", calibrated)
-    monkeypatch.setattr(calibration, "joint_test", tested)
-    networks = {"tiny": (model, 20), "narrow": (narrow, 30)}
-    settings = {"draws": 7, "thin": 2, "chains": 100, "warmup": 50, "seed": 1}
-    settings |= {"progress": lambda *event: told.append(event), "testing": lambda *event: tests.append(event)}
-    found = study.calibrate(networks, ["nuts", "hmc"], **settings)
-    assert len(tests) == 4
-    assert told == [
-        (network, sampler, count) for network, count in (("tiny", 20), ("narrow", 30)) for sampler in ("nuts", "hmc")
-    ]
-    levels = {each.level for of in found.results.values() for pair in of.values() for each in pair}
-    assert levels == {calibration.LEVEL / 8}
-    assert found.holds is False
-    said = " ".join(repr(found).split())
-    assert said.startswith("CalibrationStudy: does not hold")
-    assert "20 simulations; nuts: ranks uniform, joint law holds, hmc: ranks uniform, joint law holds" in said
-    assert found.to_dict()["narrow"]["samplers"]["hmc"]["calibrated"] is False
-    assert found.to_dict()["tiny"]["samplers"]["nuts"]["calibrated"] is True
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"samplers": []}, r"samplers must be a list of at least one sampler, got \[\]"),
-        ({"samplers": "hmc"}, "samplers must be a list of at least one sampler, got 'hmc'"),
-        ({"samplers": ["hmc", "hmc"]}, r"samplers must differ, got \['hmc', 'hmc'\]"),
-        ({"samplers": ["hmc", "nutz"]}, "samplers must be one of .* got 'nutz'; did you mean 'nuts'"),
-        ({"samplers": ["hmc", "sgld"]}, "sampler 'sgld' serves parameterisations"),
-        ({"networks": {}}, "networks must be, by name, a model and a number of simulations, got {}"),
-        ({"networks": {"tiny": tiny_model()}}, "networks must be, by name, .* for 'tiny'"),
-        ({"networks": {"tiny": (tiny_model(), 1)}}, r"networks\['tiny'\]\[1\] must be a whole number of at least 20"),
-        ({"draws": 2}, "draws must be a whole number of at least 7, got 2"),
-        ({"draws": "7"}, "draws must be a whole number of at least 7, got '7'"),
-        ({"thin": 0}, "thin must be a whole number of at least 1, got 0"),
-        ({"chains": 1}, "chains must be a whole number of at least 100, got 1"),
-        ({"level": 0.5}, "setting of a calibration must be one of .* got 'level'"),
-        ({"warmpu": 3}, "setting of a calibration must be one of .*did you mean 'warmup'"),
-        ({"keep": ["prediction"]}, "keep must hold 'order_parameter'"),
-        ({"parameterisation": "latent"}, "parameterisation must be one of 'token', 'path', 'collapsed', got 'latent'"),
-    ],
-)
-def test_calibrations_that_make_no_sense(model, monkeypatch, change, message):
-    monkeypatch.setattr(calibration, "simulate", lambda *_: pytest.fail("simulated"))
-    with pytest.raises(ValueError, match=message):
-        study.calibrate(**{"networks": {"tiny": (model, 20)}, "samplers": ["hmc"]} | change)

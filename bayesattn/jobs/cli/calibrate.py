@@ -1,12 +1,13 @@
 """Command `bayesattn calibrate`: does a sampler draw from the posterior?"""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bayesattn._util.checks import one_of, seed_number
-from bayesattn.jobs import study
+from bayesattn._util.plain import PlainDict
 from bayesattn.jobs.cli.options import (
     COLLAPSED,
     DataSeed,
@@ -34,8 +35,9 @@ from bayesattn.jobs.cli.screen import (
     say,
     say_where,
 )
+from bayesattn.jobs.plots import calibration_figure
 from bayesattn.questions import calibration
-from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS
+from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job
 
 CALIBRATED_SAMPLERS = [name for name in SAMPLERS if name not in WITH_REPLICAS]
 """Samplers for which both tests are available."""
@@ -92,6 +94,11 @@ def calibrate(
     cases = {model: (case, simulations)}
     if narrow:
         cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
+    for name in names:
+        Job(
+            sampler=name, parameterisation=parameterisation.value
+        )  # Invalid settings are found before anything is drawn.
+    results: dict[str, Results] = {title: {} for title in cases}
     with bars(quiet=as_json) as shown:
         # Each joint test counts as one more simulation.
         total = len(names) * sum(count + 1 for _, count in cases.values())
@@ -103,34 +110,58 @@ def calibrate(
             # The joint tests of the earlier pairs are done.
             bar.update(sum(done.values()) + len(done) - 1, description=f"{title}: {name}, {part}", note="")
 
-        outcome = study.calibrate(
-            cases,
-            names,
-            draws=draws,
-            thin=thin,
-            chains=chains,
-            seed=seed,
-            progress=report,
-            testing=lambda title, name: report(title, name, cases[title][1], "joint test"),
-            parameterisation=parameterisation.value,
-            warmup=warmup,
-        )
+        # The level is shared by two tests, ranks and joint test, of each sampler on each network.
+        shared: PlainDict = {"level": calibration.LEVEL / (2 * len(names) * len(cases)), "seed": seed, "warmup": warmup}
+        shared["parameterisation"] = parameterisation.value
+        for title, (network, count) in cases.items():
+            simulated = calibration.simulate(network, count, seed)
+            for name in names:
+                told = partial(report, title, name)
+                ranked = calibration.calibrate(
+                    network, simulated, sampler=name, draws=draws, thin=thin, progress=told, **shared
+                )
+                told(count, "joint test")
+                results[title][name] = ranked, calibration.joint_test(network, sampler=name, chains=chains, **shared)
         bar.update(total)
-    plain = outcome.to_dict()
-    content = {"model": model, "seed": seed, "level": calibration.LEVEL} | plain[model]
+    content = {"model": model, "seed": seed, "level": calibration.LEVEL, **_plain(simulations, results[model])}
     if narrow:
-        content["narrow"] = {"why": WHY_NARROW} | plain["narrow"]
-    save_results(folder, content, outcome.figure, figure, overwrite)
+        content["narrow"] = {"why": WHY_NARROW, **_plain(cases["narrow"][1], results["narrow"])}
+    panels = {
+        name if title == model else f"{name}, {title}": ranked
+        for title, of in results.items()
+        for name, (ranked, _) in of.items()
+    }
+    save_results(folder, content, lambda: calibration_figure(panels), figure, overwrite)
     if as_json:
         print_json(content)
     else:
-        for title, of in outcome.results.items():
-            _print(of, f"{outcome.simulations[title]} simulations of {title}", thin)
+        for title, of in results.items():
+            _print(of, f"{cases[title][1]} simulations of {title}", thin)
             if title != model:
                 say(f"{title}: {WHY_NARROW}")
         say(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
         say_where(f"figure and results in {folder}")
-    raise typer.Exit({True: HOLDS, False: FAILS, None: CANNOT_TELL}[outcome.holds])
+    verdicts = [test.holds for of in results.values() for pair in of.values() for test in pair]
+    raise typer.Exit(FAILS if False in verdicts else CANNOT_TELL if None in verdicts else HOLDS)
+
+
+def _plain(simulations: int, results: Results) -> PlainDict:
+    """Results of one network as plain values, for JSON."""
+    samplers = {
+        name: {
+            "biased": name in BIASED,
+            "calibrated": ranked.holds,
+            "p_values": dict(zip(ranked.names, ranked.p_values.tolist(), strict=True)),
+            "p_threshold": ranked.threshold,
+            "effective_share": dict(zip(ranked.names, ranked.effective.tolist(), strict=True)),
+            "step_size_bias": ranked.bias,
+            "joint_law_preserved": joint.holds,
+            "z_scores": dict(zip(joint.names, joint.z_scores.tolist(), strict=True)),
+            "z_threshold": joint.threshold,
+        }
+        for name, (ranked, joint) in results.items()
+    }
+    return {"simulations": simulations, "samplers": samplers}
 
 
 def _print(results: Results, title: str, thin: int) -> None:

@@ -5,27 +5,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bayesattn._util.checks import Checked, positive, positive_integer, shown
+from bayesattn._util.checks import Checked, positive, positive_integer, require_kind, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import finite
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
+from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.checks.scaling import Slope, scaling
 from bayesattn.checks.validate import validate as compare
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import HOLDS, LEVEL, MARGIN, overall
 from bayesattn.jobs import plots
-from bayesattn.jobs.study.arguments import MOST_SHOWN_RESULTS, checked_job, checked_model, with_watched_examples
 from bayesattn.models import Model
 from bayesattn.questions.temperature import Candidate, by_evidence, candidates
-from bayesattn.samplers import Progress, sample
+from bayesattn.samplers import Job, Progress, sample
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import refuse_many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_SHOWN_RESULTS = 4
+"""Largest number of widths whose results a study shows."""
 NEXT_ORDER, SLOPE_ERRORS = -2, 3.0
 """Exponent of the width in the second order, and number of standard errors by which a slope may exceed it."""
 Curve = dict[int, list[Candidate]]
@@ -145,11 +147,14 @@ def validate(
         raise BayesattnError("widths must hold at least one width, got none")
     if len({*widths}) < len(widths):
         raise BayesattnError(f"widths must differ, got {', '.join(map(str, widths))}")
-    checked_model("model", model).require_gaussian()
+    require_kind("model", model, Model)
+    model.require_gaussian()
     cases = [model.replace(width=width) for width in widths]
     positive("margin", margin)
     refuse_many("an expansion to first order in 1/N", layer_shapes(cases[0].architecture, full=True))
-    job = checked_job(settings)
+    job = Job.of(**settings)
+    if "order_parameter" not in job.keep:
+        raise BayesattnError(f"keep must hold 'order_parameter', which the theory predicts, got {', '.join(job.keep)}")
     start, curve = time.perf_counter(), {}
     if choose_temperature or len(theory_widths):
         fixed: PlainDict = {} if choose_temperature else {"temperatures": [model.temperature]}
@@ -163,7 +168,7 @@ def validate(
     theory_seconds = time.perf_counter() - start
     validations = []
     for case, width in zip(cases, widths, strict=True):
-        draws = sample(with_watched_examples(case), progress=sampling(width) if sampling else progress, **settings)
+        draws = sample(_with_watched_examples(case), progress=sampling(width) if sampling else progress, **settings)
         if solving is not None:
             solving(width)
         # The level is shared by all widths.
@@ -175,3 +180,14 @@ def _widths(name: str, values: Checked) -> list[int]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise BayesattnError(f"{name} must be a list of widths, got {shown(values)}")
     return [positive_integer(f"{name}[{place}]", width) for place, width in enumerate(values)]
+
+
+def _with_watched_examples(model: Model) -> Model:
+    """Model of the same posterior that keeps only the test examples whose predictions are diagnosed.
+
+    All comparisons use draws of U, so the other test examples are not needed.
+    """
+    if model.test_path_inputs is None:
+        return model
+    chosen = watched_examples(len(model.test_path_inputs))
+    return model.replace(test_path_inputs=model.test_path_inputs[chosen], test_labels=None)
