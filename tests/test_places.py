@@ -22,7 +22,6 @@ from bayesattn.jobs.plots import style
 from bayesattn.jobs.report import report
 from bayesattn.jobs.runs import folder
 from bayesattn.models import trees
-from bayesattn.questions.reference import make
 from bayesattn.tasks import load
 from tests.zoo import LIGHT
 from tests.zoo import model as zoo_model
@@ -72,7 +71,6 @@ ENTRIES = {
     "jobs.plots.style.checked_file": ("--figure", lambda path, _: style.checked_file("--figure", path)),
     "jobs.plots.style.save": ("file", lambda path, _: plots.save(None, path)),
     "questions.reference.formats.export": ("folder", lambda path, _: ba.reference.export("two_heads", path)),
-    "questions.reference.make.make": ("folder", lambda path, _: make.make("two_heads", path)),
     "_util.input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
     "_util.input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
     "_util.input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),

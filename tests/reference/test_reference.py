@@ -14,8 +14,9 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.jobs.plots import grade_figure
 from bayesattn.questions.grading import BIASED, CANNOT_TELL, RIGHT
-from bayesattn.questions.reference import make, posteriors
+from bayesattn.questions.reference import posteriors
 from bayesattn.questions.reference.posteriors import FOLDER
+from benchmarks import reference_truths as make
 from tests.posteriors import exact_scalar_posterior
 from tests.statistics import likely, near
 

@@ -7,27 +7,26 @@ from typing import Annotated
 import typer
 
 from bayesattn._util.errors import BayesattnError
-from bayesattn.jobs.cli.options import Json, Seed
+from bayesattn.jobs.cli.options import Json
 from bayesattn.jobs.cli.screen import new_table, print_json, print_table, say, say_where
 from bayesattn.questions.reference import load, names
 from bayesattn.questions.reference.formats import FORMATS
 from bayesattn.questions.reference.formats import export as write
 
-Action = StrEnum("Action", ["list", "show", "export", "make"])
+Action = StrEnum("Action", ["list", "show", "export"])
 Format = StrEnum("Format", list(FORMATS))
 
 
 def reference(
-    action: Annotated[Action, typer.Argument(metavar="ACTION", help="list, show, export, or make (anew).")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="list, show or export.")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a reference posterior.")] = None,
     form: Annotated[Format, typer.Option("--format", help="What is exported: arrays, or a program too.")] = Format[
         "npz"
     ],
     out: Annotated[Path | None, typer.Option(help="Folder for the files; by default out/reference.")] = None,
-    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Posteriors whose truth is known: list them, show a truth, write one for other tools, or make a truth anew.
+    """Posteriors whose truth is known: list them, show a truth, or write one for other tools.
 
     npz has data and truth; numpyro also a program of all weights that needs no bayesattn.
 
@@ -39,11 +38,7 @@ def reference(
     if name is None:
         raise BayesattnError(f"NAME must be given to {action.value}, one of {', '.join(names())}")
     folder = Path("out") / "reference" if out is None else out
-    if action == "make":
-        from bayesattn.questions.reference.make import make
-
-        make(name, folder, seed=seed, progress=say)
-    elif action == "show":
+    if action == "show":
         _show(name, as_json)
     else:
         files = write(name, folder, format=form.value)

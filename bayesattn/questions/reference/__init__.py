@@ -5,7 +5,7 @@
 True
 
 `load(name)` gives the model and the truth, `bayesattn.grade(draws, name)` gives a grade, and `export` writes files for other
-tools. `bayesattn reference make NAME` makes a truth anew.
+tools. `benchmarks/reference_truths.py` made the truths.
 """
 
 from bayesattn.questions.reference.formats import export

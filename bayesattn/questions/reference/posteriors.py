@@ -98,7 +98,7 @@ class Reference(Described):
             "quantities": f"{len(truth.names)}, with errors of {100 * truth.largest_error:.2g} % of a deviation or less",
             "routes": f"collapsed chains; {truth.route}, which differs by {truth.agreement.largest:.1f} errors at most"
             f" of {truth.agreement.count} numbers",
-            "made by": f"bayesattn reference make {self.name}",
+            "made by": f"benchmarks/reference_truths.py {self.name}",
         }
 
 

@@ -1,5 +1,9 @@
-"""Making of the truths: collapsed chains, and importance-weighted prior draws or chains of network weights."""
+"""Truth of a reference posterior, made anew: collapsed chains, and importance-weighted prior draws or chains of weights.
 
+python benchmarks/reference_truths.py two_heads --out truths
+"""
+
+import argparse
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,9 +16,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, Key
 
-from bayesattn._util.checks import one_of
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.files import require_new, user_path
+from bayesattn._util.files import require_new
 from bayesattn._util.random import stream
 from bayesattn.models import Path as PathPosterior
 from bayesattn.models.model import Model
@@ -39,14 +42,13 @@ MOST_NETWORK_WEIGHTS = 2e10
 PATH_DRAWS = 4000
 
 
-def make(name: str, folder: str | Path, *, seed: int = 0, progress: Callable[[str], None] = print) -> Truth:
+def make(name: str, folder: Path, *, seed: int = 0, progress: Callable[[str], None] = print) -> Truth:
     """Truth of a reference posterior, written to a new file in `folder`.
 
     Raises ValueError if the two routes differ or the errors are too large, and FileExistsError if there is a truth already.
     In these cases nothing is written.
     """
-    one_of("name of a reference posterior", name, POSTERIORS)
-    file = user_path("folder", folder) / f"{name}.npz"
+    file = folder / f"{name}.npz"
     require_new("truth", file)
     model, route = model_of(name), POSTERIORS[name].route
     values, draws = _chains(model, "collapsed", DRAWS, seed), DRAWS
@@ -213,3 +215,12 @@ def _conjugate_draw(model: Model, posterior: PathPosterior) -> Callable:
         return log_weight, quantities_of(u, f, model)
 
     return draw
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=[*POSTERIORS])
+    parser.add_argument("--out", type=Path, default=Path("truths"))
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    make(asked.name, asked.out, seed=asked.seed)
