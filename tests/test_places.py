@@ -66,7 +66,6 @@ ENTRIES = {
     "dataset.Dataset.open": ("file", lambda path, _: ba.Dataset.open(path)),
     "models.trees.opened": ("run", lambda path, _: trees.opened(str(path))),
     "tasks.load.load_model": ("model", lambda path, _: ba.load_model(path)),
-    "tasks.load.takes_seed": ("model", lambda path, _: load.takes_seed(path)),
     "tasks.load.load_validate_table": ("model", lambda path, _: load.load_validate_table(path)),
     "jobs.plots.style.checked_file": ("--figure", lambda path, _: style.checked_file("--figure", path)),
     "jobs.plots.style.save": ("file", lambda path, _: plots.save(None, path)),

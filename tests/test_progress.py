@@ -12,7 +12,6 @@ import pytest
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn._util import progress as _progress
-from bayesattn._util import watched
 from bayesattn._util.progress import Bars
 from tests import zoo
 from tests.screens import Terminal
@@ -140,13 +139,13 @@ def test_a_bar_that_is_gone_may_be_told_more(capfd):
 
 
 def test_work_that_turns_out_to_be_slow_gets_a_bar(capfd, monkeypatch):
-    assert watched.SLOW_SECONDS == 2
-    monkeypatch.setattr(watched, "SLOW_SECONDS", 0.05)
+    assert _progress.SLOW_SECONDS == 2
+    monkeypatch.setattr(_progress, "SLOW_SECONDS", 0.05)
     monkeypatch.setattr(_progress, "LINE_SECONDS", 0.02)
-    assert list(watched.watched(range(5), "quick")) == [0, 1, 2, 3, 4]
+    assert list(_progress.watched(range(5), "quick")) == [0, 1, 2, 3, 4]
     assert capfd.readouterr() == ("", "")
     done = []
-    for item in watched.watched(range(8), "slow", "parts"):
+    for item in _progress.watched(range(8), "slow", "parts"):
         time.sleep(0.03)
         done.append(item)
     assert done == [*range(8)]
@@ -154,10 +153,10 @@ def test_work_that_turns_out_to_be_slow_gets_a_bar(capfd, monkeypatch):
     assert lines
     assert all(re.match(r"bayesattn: slow: \d/8 parts, elapsed", line) for line in lines)
     # The last of two parts is no longer than what is over.
-    for _ in watched.watched(range(2), "nearly done"):
+    for _ in _progress.watched(range(2), "nearly done"):
         time.sleep(0.03)
     assert capfd.readouterr() == ("", "")
-    steps = watched.watched(itertools.count(), "without an end")
+    steps = _progress.watched(itertools.count(), "without an end")
     for step in steps:
         time.sleep(0.03)
         if step == 4:

@@ -3,8 +3,8 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
@@ -12,6 +12,8 @@ from tqdm import tqdm
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import printable
 
+SLOW_SECONDS = 2.0
+"""Seconds after which a loop gets a bar, if the rest will take at least as long."""
 LINE_SECONDS = 30.0
 """Seconds between two lines in a file."""
 LINE = "bayesattn: {desc}: {n_fmt}/{total_fmt} {unit}{postfix}, elapsed {elapsed}, left {remaining}"
@@ -133,6 +135,7 @@ class Block(Protocol):
 
 
 Event = TypeVar("Event", bound=Block)
+Item = TypeVar("Item")
 
 
 class SamplingBar:
@@ -192,3 +195,22 @@ def callback(
         raise BayesattnError(f"progress must be True, False, None or a function, got {shown(progress)}")
     with Bars(progress) as bars:
         yield bars.sampling(description, total)
+
+
+def watched(items: Iterable[Item], description: str, unit: str = "") -> Iterator[Item]:
+    """Yield the items, with a bar after two seconds if the rest will take at least two more seconds at the same speed.
+
+    Items without a length get a bar without an end.
+    """
+    total = len(items) if isinstance(items, Sized) else None
+    began, bar = time.monotonic(), None
+    with ExitStack() as shown:
+        for done, item in enumerate(items):
+            elapsed = time.monotonic() - began
+            if bar is None and elapsed > SLOW_SECONDS and (not total or elapsed * (total - done) > SLOW_SECONDS * done):
+                bar = shown.enter_context(Bars()).add(description, total, unit)
+            if bar is not None:
+                bar.update(done)
+            yield item
+        if bar is not None:
+            bar.update(total)

@@ -72,11 +72,6 @@ def _validated(content: PlainDict) -> ModelTable:
     return validated(ModelTable, plain_table(content))
 
 
-def takes_seed(name: str | Path) -> bool:
-    """Whether a seed determines the data of a model; False for data from a file."""
-    return not _of_arrays(_read(name, None, None)[1])
-
-
 def load_validate_table(name: str | Path) -> ValidateTable:
     """Table [validate] of a model file; errors as for `load_model`."""
     return _validated(_read(name, None, None)[1]).validate_by
