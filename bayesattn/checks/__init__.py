@@ -1,1 +1,1 @@
-"""Checks: diagnostics, calibration, validation of the theory with its verdict, accuracy, pruning and temperature."""
+"""Checks: diagnostics, validation of the theory with its verdict, accuracy, and tests of ranks."""
