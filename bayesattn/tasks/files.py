@@ -1,14 +1,11 @@
 """Model files: schemas of the tables of a .toml file, and messages for invalid files."""
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bayesattn import tasks
 from bayesattn._util.checks import LARGEST_COUNT, LARGEST_SEED, shown, suggestion
 from bayesattn._util.errors import BayesattnError
-from bayesattn.likelihoods import BY_NAME
 
 LONGEST_KEY = 200
 """Largest number of characters of a key that an error shows."""
@@ -44,23 +41,40 @@ class ArchitectureTable(Table):
         return self
 
 
-def _entry(name: str, hint: object) -> Any:
-    """TOML type of a task's argument: lists for tuples, counts of at least 1, seeds of at least 0."""
-    if get_origin(hint) is tuple:
-        return list[_entry(name, get_args(hint)[0])]
-    if types := [each for each in get_args(hint) if each is not type(None)]:
-        return _entry(name, types[0])
-    return (Seed if name == "seed" else PositiveInt) if hint is int else hint
+class TaskTable(Table):
+    """Table [task] of a ready task: arguments of its dataclass, whose defaults hold for those that are left out."""
+
+    name: str
+    examples: PositiveInt | None = None
+    test_examples: PositiveInt | None = None
+    layers: list[list[str]] | None = None
+    inverse_temperature: float | None = None
+    seed: Seed | None = None
 
 
-def _table_of(settings: type, **others: tuple[object, object]) -> type[Table]:
-    """Table type of a dataclass, whose optional entries are the arguments of the dataclass."""
-    hints = get_type_hints(settings)
-    entries: Any = {
-        each.name: (_entry(each.name, hints[each.name]) | None, None) for each in dataclasses.fields(settings)
-    }
-    summary = f"Arguments of `{settings.__module__}.{settings.__name__}`."
-    return create_model(f"{settings.__name__}Table", __base__=Table, __doc__=summary, **(others | entries))
+class HiddenMarkovTable(TaskTable):
+    """Table [task] with name = "hidden_markov": arguments of `bayesattn.tasks.HiddenMarkov`."""
+
+    name: Literal["hidden_markov"]
+    tokens: PositiveInt | None = None
+    dimension: PositiveInt | None = None
+    stay_probability: float | None = None
+    noise_difference: float | None = None
+    noise_sum: float | None = None
+    noise_orthogonal: float | None = None
+
+
+class DigitsTable(TaskTable):
+    """Table [task] with name = "digits": arguments of `bayesattn.tasks.Digits`."""
+
+    name: Literal["digits"]
+    patch: PositiveInt | None = None
+
+
+class SpliceTable(TaskTable):
+    """Table [task] with name = "splice": arguments of `bayesattn.tasks.Splice`."""
+
+    name: Literal["splice"]
 
 
 class ArraysTable(Table):
@@ -105,29 +119,22 @@ class ValidateTable(Table):
 
 
 TASKS: dict[str, type[Table]] = {
-    name: _table_of(task, name=(Literal[name], ...)) for name, task in tasks.TASKS.items()
-} | {"arrays": ArraysTable}
+    "hidden_markov": HiddenMarkovTable,
+    "digits": DigitsTable,
+    "splice": SpliceTable,
+    "arrays": ArraysTable,
+}
 """Types of table [task], by `name`."""
-if TYPE_CHECKING:
-    LikelihoodName = str
-
-    class TaskTable(Table):
-        """Table [task], one of `TASKS`."""
-
-        name: str
-else:
-    LikelihoodName = Literal[tuple(BY_NAME)]
-    TaskTable = Annotated[Union[tuple(TASKS.values())], Field(discriminator="name")]  # noqa: UP007
 
 
 class ModelTable(Table):
     """Complete model file."""
 
     temperature: PositiveFloat
-    observation: LikelihoodName = "gaussian"
+    observation: Literal["gaussian", "categorical"] = "gaussian"
     architecture: ArchitectureTable
     attention: AttentionTable | None = None
-    task: TaskTable
+    task: Annotated[HiddenMarkovTable | DigitsTable | SpliceTable | ArraysTable, Field(discriminator="name")]
     validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
 
 

@@ -117,9 +117,11 @@ def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None
         left = [at for at in range(len(units.names)) if at not in order]
         if len(units.names) <= MOST_TRIED:
             tried.clear()
-        while (head := min(left, key=lambda at: tried[at].loss if at in tried else -np.inf)) not in tried or (
-            tried[head].step < step
-        ):
+        while True:
+            # What was not tried comes first; what is least by a loss of this step has the least of all.
+            head = min(left, key=lambda at: tried[at].loss if at in tried else -np.inf)
+            if head in tried and tried[head].step == step:
+                break
             fit = at_saddle_point(without_paths(model, gone | units.paths[head]))
             tried[head] = _Trial(step, fits[-1].log_evidence - fit.log_evidence, fit)
         order.append(head)
