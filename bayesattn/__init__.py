@@ -9,10 +9,14 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from bayesattn._util.openers import OPENERS
+
 if "jax" in sys.modules:
     sys.modules["jax"].config.update("jax_enable_x64", True)
 else:
     os.environ["JAX_ENABLE_X64"] = "1"  # JAX reads the variable when it is imported.
+
+OPENERS.append("bayesattn.jobs.runs")  # Whoever takes draws takes folders of runs too.
 
 if TYPE_CHECKING:
     from bayesattn import attention, models, samplers, tasks, theory
@@ -127,11 +131,6 @@ _HOMES = {
     "with_groups": "predictive",
 }
 """Module or package that defines each public name, for names that are not beside this file."""
-_TAKE_DRAWS = {
-    *("collapsed", "combining_width", "concat", "diagnostics", "grade", "head_losses", "heads", "path_correlations"),
-    *("plots", "predict", "validate", "with_groups"),
-}
-"""Names of what takes draws, or the folder of a run that holds them."""
 
 
 def __getattr__(name: str) -> object:
@@ -142,10 +141,9 @@ def __getattr__(name: str) -> object:
             return import_module(f"bayesattn.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = f"bayesattn.{_HOMES[name]}"
-    if name in _TAKE_DRAWS:
-        import_module("bayesattn.jobs.runs")  # registers how folders of runs are opened
+    module = import_module(home)
     try:
-        return getattr(import_module(home), name)
+        return getattr(module, name)
     except AttributeError:
         return import_module(f"{home}.{name}")
 

@@ -19,9 +19,9 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, one_of, positive_integer, require_memory, seed_number
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.progress import watched
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
 from bayesattn.models import collapsed
 from bayesattn.models.arviz import axes, axis_names, tree_of

@@ -7,9 +7,8 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from tqdm import tqdm
-
 from bayesattn._util.files import user_path
+from bayesattn._util.text import duration
 from bayesattn.jobs.cli.compiled import compile_quickly, keep_compiled
 from bayesattn.jobs.cli.screen import CANNOT_TELL, FAILS, HOLDS, bars, errors, print_json, say_where
 from reproductions.registry import PAPERS, ROWS
@@ -101,7 +100,7 @@ def _run(given: argparse.Namespace) -> int:
     if other := [name for name in results if name in names and results[name]["results_version"] != RESULTS_VERSION]:
         errors.print(f"results of another version, --again replaces them: {', '.join(other)}", style="yellow")
     if not given.json:
-        took = "" if given.show else f"{tqdm.format_interval(time.perf_counter() - start)}; "
+        took = "" if given.show else f"{duration(time.perf_counter() - start)}; "
         say_where(f"{took}results and figures in {place}" if results else f"no results in {place}")
     verdicts = {outcome.verdict for outcome in found}
     if NOT_REPRODUCED in verdicts or any(outcome.unexpected for outcome in found):

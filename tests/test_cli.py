@@ -263,12 +263,12 @@ def test_calibrate_asks_about_a_narrow_network_too(
     monkeypatch.setattr(calibration, "calibrate", calibrated)
 
     def tested(*_, level, **__):
-        bar = shown[-1].bar.shown
-        waiting.append((bar.n, bar.total, bar.desc))
+        [task] = shown[-1].progress.tasks
+        waiting.append((task.completed, task.total, task.description))
         return calibration.JointTest(["U 1,1"], np.zeros(1), level)
 
     monkeypatch.setattr(calibration, "joint_test", tested)
-    monkeypatch.setattr("bayesattn.jobs.cli.calibrate.bars", lambda quiet: shown.append(Bars(True)) or shown[-1])
+    monkeypatch.setattr("bayesattn.jobs.cli.calibrate.bars", lambda quiet: shown.append(Bars(False)) or shown[-1])
     ended, out, err = run("calibrate", "small.toml", "--sampler", "nuts", "--sampler", "hmc", *arguments)
     assert ended == status, err
     assert fits(out)

@@ -31,6 +31,17 @@ def cell(number: float | None, form: str) -> str:
     return UNKNOWN if number is None or not math.isfinite(number) else format(number, form)
 
 
+def duration(seconds: float) -> str:
+    """Hours, if there are any, minutes and seconds.
+
+    >>> duration(3), duration(62.6), duration(3601)
+    ('0:03', '1:03', '1:00:01')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 def with_error(value: float | None, error: float | None, sign: str = "") -> str:
     """`value ± error`: the error with two significant digits, the value to the same place.
 

@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_limits
 from bayesattn import theory
 from bayesattn._util.checks import Checked
 from bayesattn._util.plain import PlainDict
-from bayesattn._util.progress import watched
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import rounded, with_error
+from bayesattn._util.watched import watched
 from bayesattn.checks.accuracy import Outcome, outcome_of, plain_values
 from bayesattn.checks.mean_predictor import gp_of_group
 from bayesattn.kernels.gaussian_process import GaussianProcess

@@ -5,9 +5,11 @@ but may lose attributes or use the attributes of the first tree for all.
 """
 
 import json
+import sys
 import tomllib
 from collections.abc import Hashable, Mapping
 from functools import singledispatch
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
@@ -17,6 +19,7 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown, warn_of_swapped_axes
 from bayesattn._util.errors import BayesattnError
+from bayesattn._util.openers import OPENERS
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.model import Model, has_fixed_attention
@@ -106,6 +109,10 @@ def opened_with_fixed_attention(draws: Draws) -> tuple[Model, "xr.DataTree"]:
 @singledispatch
 def stored(draws: object) -> StoredDraws:
     """Draws that are not in memory; `bayesattn.runs` registers itself and folders of runs, which only it can read."""
+    if isinstance(draws, str | Path) and not {*OPENERS} <= sys.modules.keys():
+        for module in OPENERS:
+            import_module(module)
+        return stored(draws)
     raise BayesattnError(f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}")
 
 

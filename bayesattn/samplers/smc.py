@@ -25,10 +25,10 @@ from scipy import optimize, special
 
 from bayesattn._util.checks import positive_integer, require_kind, seed_number
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.progress import watched
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
+from bayesattn._util.watched import watched
 from bayesattn.models import Parameterisation, parameterisation_of
 from bayesattn.models.interface import from_vectors
 from bayesattn.models.posterior import Posterior

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import special
 
-from bayesattn._util.progress import watched
+from bayesattn._util.watched import watched
 from bayesattn.kernels.conditionals import is_singular
 from bayesattn.theory.bartlett import mirrored, sample_prior
 from bayesattn.theory.mixture import Component, Mixture, mixture

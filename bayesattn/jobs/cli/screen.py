@@ -3,10 +3,9 @@
 import itertools
 import json
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -18,7 +17,7 @@ from rich.text import Text
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import finite, replace_file, require_new
 from bayesattn._util.plain import PlainDict
-from bayesattn._util.progress import Bar, Bars
+from bayesattn._util.progress import Bar, Bars, StandardError
 from bayesattn._util.text import printable
 
 if TYPE_CHECKING:
@@ -46,42 +45,12 @@ class Screen(Console):
         return super().render_str(printable(text), **settings)
 
 
-class StandardError:
-    """Standard error that ignores a closed or broken stream, so that no draws are lost."""
-
-    @property
-    def _stream(self) -> IO[str]:
-        return sys.stderr
-
-    def write(self, text: str) -> int:
-        """Write text if the stream accepts it."""
-        with suppress(OSError, ValueError, AttributeError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush the stream if it accepts it."""
-        with suppress(OSError, ValueError, AttributeError):
-            self._stream.flush()
-
-    def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
-        with suppress(OSError, ValueError, AttributeError):
-            return self._stream.isatty()
-        return False
-
-    @property
-    def encoding(self) -> str:
-        """Encoding of the stream."""
-        return getattr(self._stream, "encoding", None) or "utf-8"
-
-
 screen, errors = Screen(), Screen(cast(IO[str], StandardError()))
 
 
 def bars(quiet: bool = False) -> Bars:
     """Progress bars of a command, on standard error."""
-    return Bars(False if quiet else None)
+    return Bars(False if quiet else None, errors)
 
 
 @contextmanager

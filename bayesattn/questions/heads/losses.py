@@ -23,10 +23,10 @@ from jaxtyping import Array, Bool, Float
 
 from bayesattn._util.checks import Checked, positive_integer, require_kind, seed_number
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.progress import watched
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
+from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess

@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, number, positive_integer, require_kind, shown
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.progress import watched
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
+from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.models import Model
 from bayesattn.models.model import has_fixed_attention

@@ -12,9 +12,9 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, positive_integer, require_kind
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.progress import watched
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
+from bayesattn._util.watched import watched
 from bayesattn.models.model import Model
 from bayesattn.questions.heads.fit import Fit, at_saddle_point, mean_and_error, without_paths
 from bayesattn.questions.heads.units import units_of

@@ -20,7 +20,7 @@ from bayesattn._util.checks import Checked, entries, positive_integer, readable,
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import require_new, user_path
-from bayesattn._util.progress import watched
+from bayesattn._util.watched import watched
 from bayesattn.fixed_attention.padding import at_places, equally_long, padded_ends, warn_if_padded, without_padding
 from bayesattn.fixed_attention.paths import checked_mask
 from bayesattn.fixed_attention.row_sums import checked_tolerance

@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import Checked, require_kind, require_memory, truth
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.progress import watched
 from bayesattn._util.text import Described
+from bayesattn._util.watched import watched
 from bayesattn.fixed_attention.paths import (
     checked_mask,
     checked_matrices,
