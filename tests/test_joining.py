@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import arviz_base
 import numpy as np
@@ -435,3 +437,14 @@ def test_names_of_classes_and_heads_are_those_that_draws_know():
     one = zoo_model("two").replace(head_names=[["copies", "induction"]])
     tree.attrs[ATTRIBUTE] = json.dumps(described(one))
     assert names_of(tree) == Names([["copies", "induction"]])
+
+
+def test_folders_are_opened_in_a_process_that_has_opened_none(run, tmp_path):
+    """Whichever function or command asks first; all of them go through `stored`."""
+    asked = "import sys; from bayesattn.checks.diagnostics import diagnose; print(diagnose(sys.argv[1]).chains)"
+    plotted = "import sys; from bayesattn.jobs.cli import main; sys.argv[1:1] = ['plot']; main()"
+    for program, *options in ((asked,), (plotted, "--out", str(tmp_path / "figure.png"))):
+        command = [sys.executable, "-c", program, str(run.path), *options]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "figure.png").is_file()

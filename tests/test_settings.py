@@ -29,9 +29,6 @@ OTHER_SETTINGS = {
 NO_NUMBERS_OF_JAX = {
     "bayesattn.checks.accuracy.gain": "counts with NumPy",
     "bayesattn.questions.exchangeable.sphere.uniform": "takes a NumPy generator",
-    "bayesattn.tasks.training.weights_of": "reads files",
-    "bayesattn.tasks.training.cached": "reads files",
-    "bayesattn.tasks.training.compact": "rounds arrays to float16",
 }
 """Documented functions of modules that import JAX, and why they need no settings."""
 

@@ -77,7 +77,7 @@ def test_evidence_lost_is_that_of_sequential_monte_carlo(name):
     """Log evidences of the whole network and of a smaller one, each by particles that move from its prior."""
     model = NETWORKS[name]()
     found = ba.head_losses(ba.sample(model, warmup=400, draws=1000, progress=False), length=400)
-    particles = {"islands": 16, "particles": 256}
+    particles = {"islands": 32, "particles": 256}
     whole = anneal(model, **particles)
     for number, (layer, head) in enumerate(found.names):
         place = [name for of_layer, name in found.names if of_layer == layer].index(head)
