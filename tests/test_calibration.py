@@ -2,15 +2,18 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from blackjax.mcmc import barker
 
+import bayesattn as ba
 from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.models import collapsed
 from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, langevin
+from bayesattn.samplers.blocks import _factorises_batches
 from tests.posteriors import tiny_model
 
 ADJUSTED = [name for name in SAMPLERS if name not in BIASED]
@@ -163,3 +166,19 @@ def test_bad_input_is_named(narrow):
         calibration.simulate(narrow[0], 0)
     with pytest.raises(ValueError, match="sampler must be one of"):
         calibration.calibrate(*narrow, sampler="gibbs")
+
+
+def test_no_batch_is_factorised_on_a_cpu():
+    """Two such in one program waited for each other for ever, on two cores, at a hundred examples."""
+    batch = np.stack([np.eye(3)] * 2)
+    assert _factorises_batches(jax.make_jaxpr(jax.vmap(jnp.linalg.cholesky))(batch).jaxpr)
+    assert not _factorises_batches(jax.make_jaxpr(calibration._of_each(jnp.linalg.cholesky))(batch).jaxpr)
+
+
+@pytest.mark.heavy
+def test_a_hundred_examples_are_calibrated_to_the_end():
+    model = ba.load_model("hidden_markov", width=4)
+    short = {"sampler": "hmc", "warmup": 20, "level": 1e-9}
+    simulated = calibration.simulate(model, 20)
+    assert calibration.calibrate(model, simulated, draws=7, thin=1, **short).ranks.shape[0] == 20
+    assert calibration.joint_test(model, chains=100, **short).holds
