@@ -60,7 +60,7 @@ def right(found, exact, error=0.0, *, finds):
     [
         (0.01, (1, 1), 3),
         pytest.param(0.01, (12, 12), 3, marks=pytest.mark.heavy),
-        pytest.param(1.0, (1, 1), 3, marks=pytest.mark.heavy),
+        pytest.param(1.0, (1, 1), 6, marks=pytest.mark.heavy),
         pytest.param(1.0, (12, 12), 3, marks=pytest.mark.heavy),
         (1.0, (12, 12), 0),
     ],
@@ -69,10 +69,11 @@ def test_both_routes_against_quadrature(temperature, widths, seeds):
     """Of wide layers annealing, which has no code of its own for these, takes part in the heavy cases."""
     model = tiny_model(temperature, widths=widths)
     exact = exact_scalar_posterior(model)[2]
-    found = ba.theory.evidence(model)
-    right([found], exact, finds=0.15)
+    # A single network of width 1 at T = 1 has an error of 0.06.
+    found = [ba.theory.evidence(model, seed=seed) for seed in range(seeds if seeds > 3 else 1)]
+    right(found, exact, finds=0.15)
     if widths == (12, 12):
-        assert found.method == "importance sampling"
+        assert found[0].method == "importance sampling"
     if seeds:
         annealed = [ba.theory.evidence(model, seed=seed, particles=128) for seed in range(seeds)]
         assert all(each.method == "annealing" for each in annealed)
@@ -195,7 +196,7 @@ MANY_PATHS = ((4, 4), (10, 10, 10), 24, 5, 2.0)
 def test_many_paths_in_a_narrow_network_state_their_error():
     """Against prior draws at T = 1; an expansion about the mode was 2.6 nats off on such networks and knew no error."""
     model = model_of(*random_problem(*MANY_PATHS, 1.0, 0))
-    right([ba.theory.evidence(model, particles=32)], *evidence_of(by_prior_draws(model, 10_000)[1]), finds=2)
+    right([ba.theory.evidence(model, particles=64)], *evidence_of(by_prior_draws(model, 20_000)[1]), finds=2)
 
 
 @pytest.mark.heavy
