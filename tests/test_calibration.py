@@ -13,7 +13,7 @@ from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.models import collapsed
 from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, langevin
-from bayesattn.samplers.blocks import _factorises_batches
+from bayesattn.samplers.blocks import _factorises_batches, of_each
 from tests.posteriors import tiny_model
 
 ADJUSTED = [name for name in SAMPLERS if name not in BIASED]
@@ -172,7 +172,7 @@ def test_no_batch_is_factorised_on_a_cpu():
     """Two such in one program waited for each other for ever, on two cores, at a hundred examples."""
     batch = np.stack([np.eye(3)] * 2)
     assert _factorises_batches(jax.make_jaxpr(jax.vmap(jnp.linalg.cholesky))(batch).jaxpr)
-    assert not _factorises_batches(jax.make_jaxpr(calibration._of_each(jnp.linalg.cholesky))(batch).jaxpr)
+    assert not _factorises_batches(jax.make_jaxpr(of_each(jnp.linalg.cholesky))(batch).jaxpr)
 
 
 @pytest.mark.heavy

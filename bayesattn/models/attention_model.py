@@ -88,7 +88,6 @@ class AttentionModel(NetworkPosterior):
     Arrays are copied, and the arrays of a model are read-only.
     """
 
-    parameterisations: ClassVar[tuple[str, ...]] = ("token", "collapsed")
     weight_space: ClassVar[str] = "token"
     labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels")
     posterior_names: ClassVar[tuple[str, ...]] = ("labels", "inputs", "mask")

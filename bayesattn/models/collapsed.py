@@ -27,12 +27,13 @@ from bayesattn.kernels.float32 import Float32Gradients
 from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.models import latent_outputs
+from bayesattn.models.memory import bytes_of_energy
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import LABELS, NO_FLOAT32, Parameterisation, Sites, arrays_of, observe
 from bayesattn.models.priors import BartlettPrior, StandardNormal
 from bayesattn.models.weights import weights, weights_at
 from bayesattn.network import network, path_readouts
-from bayesattn.theory import bartlett, memory
+from bayesattn.theory import bartlett
 from bayesattn.theory.mode import FlatMode, find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, NotConverged
@@ -165,7 +166,7 @@ class Collapsed(Parameterisation):
         form, shapes = cheapest_form(evaluated, features, arch), structure(model)
         # Each chain has its own gradient; the gradient of the search for the mode is included as one of them.
         rows = shapes[0].columns * features if form == "feature_space" else evaluated * arch.outputs
-        needed = memory.bytes_needed(evaluated * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
+        needed = bytes_of_energy(evaluated * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
         needed += 8 * 2 * (examples - evaluated) * paths * features
         if not conjugate:
             # Scale of the latents of the outputs, its inverse, and the Hessian from which it is computed.

@@ -38,7 +38,6 @@ class LatentModel(Posterior):
         ValueError: shapes that do not fit, no tokens, entries that are not finite, a noise or prior that is not above 0.
     """
 
-    parameterisations: ClassVar[tuple[str, ...]] = ("latent",)
     weight_space: ClassVar[str] = "latent"
     posterior_names: ClassVar[tuple[str, ...]] = ("values", "features")
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "query_features")

@@ -72,7 +72,6 @@ class Model(NetworkPosterior):
     far from what the prior expects.
     """
 
-    parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
     weight_space: ClassVar[str] = "path"
     labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels", "validation_labels")
     posterior_names: ClassVar[tuple[str, ...]] = ("labels", "path_inputs")

@@ -23,7 +23,7 @@ class Posterior(OwnsArrays, Described, abc.ABC):
     kinds: ClassVar[Mapping[str, Any]] = {}
     """Classes of the parameterisations by name, which `bayesattn.models.registry` sets."""
     parameterisations: ClassVar[tuple[str, ...]]
-    """Parameterisations in which the posterior can be sampled."""
+    """Names of `kinds`, the default of `log_density` last."""
     weight_space: ClassVar[str]
     """Cheapest parameterisation that samples all unknowns of the model."""
     posterior_names: ClassVar[tuple[str, ...]]

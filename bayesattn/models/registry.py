@@ -17,7 +17,7 @@ PARAMETERISATIONS: dict[type[Posterior], dict[str, type[Parameterisation]]] = {
     LatentModel: {"latent": Latent},
 }
 for _posterior, _kinds in PARAMETERISATIONS.items():
-    _posterior.kinds = _kinds
+    _posterior.kinds, _posterior.parameterisations = _kinds, tuple(_kinds)
 NAMES = [*dict.fromkeys(name for kinds in PARAMETERISATIONS.values() for name in kinds)]
 """Names of all parameterisations."""
 CENTRAL = ("order_parameter", "latent")

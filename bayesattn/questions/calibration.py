@@ -30,7 +30,7 @@ from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.queries_keys import invariants, names_of_invariants
 from bayesattn.models.tokens import TokenDataset
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
-from bayesattn.samplers.blocks import plan
+from bayesattn.samplers.blocks import of_each, plan
 from bayesattn.samplers.program import Program, kernel, options_for
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
@@ -134,7 +134,7 @@ def simulate(model: NetworkPosterior, simulations: int, seed: int = 0) -> Simula
         drawn = network.quantities(weights, key)
         return labels, _ranked(drawn, labels, model)
 
-    labels, quantities = jax.jit(_of_each(one))(
+    labels, quantities = jax.jit(of_each(one))(
         jax.random.split(stream(seed, "simulations", fingerprint(model)), simulations)
     )
     return Simulations(np.asarray(labels), np.asarray(quantities))
@@ -174,12 +174,7 @@ def calibrate(
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     job = job.for_model(model)
     count = len(simulations.labels)
-
-    @jax.jit
-    @_of_each
-    def ranked_of_all(drawn, labels):
-        return _of_each(partial(_ranked, labels=labels, model=model))(drawn)
-
+    ranked_of_all = jax.jit(of_each(lambda drawn, labels: of_each(partial(_ranked, labels=labels, model=model))(drawn)))
     ties = np.random.default_rng((seed, TIE_STREAM))
     ranks, kept, bias = [], [], []
     for first in range(0, count, SIMULATIONS_PER_BATCH):
@@ -262,7 +257,7 @@ def joint_test(
     posterior = ready.posterior
 
     @jax.jit
-    @_of_each
+    @of_each
     def functions(sites, labels):
         drawn = posterior.quantities(sites, tuning_key)
         order_parameter = drawn["order_parameter"]
@@ -271,14 +266,14 @@ def joint_test(
         return jnp.concatenate([order_parameter[np.tril_indices(len(order_parameter))], of_heads, jnp.stack(scalars)])
 
     @jax.jit
-    @_of_each
+    @of_each
     def exact(key):
         prior_key, labels_key = jax.random.split(key)
         sites = posterior.draw_prior(prior_key)
         return sites, posterior.draw_labels(labels_key, sites)
 
     @jax.jit
-    @_of_each
+    @of_each
     def chain(init_key, key, sites, labels):
         transition = kernel(job.sampler, type(posterior), options)
         state = transition.init(init_key, 0, sites, (posterior.with_labels(labels),), {})
@@ -380,23 +375,12 @@ def _batched(program: Program, slots: int) -> tuple[Callable, Callable]:
         return posterior.with_prepared(prepared).with_labels(labels)
 
     def start(keys, own, posterior):
-        return _of_each(lambda key, own: program.start(key, of_one(own, posterior)))(keys, own)
+        return of_each(lambda key, own: program.start(key, of_one(own, posterior)))(keys, own)
 
     def block(states, own, posterior, *arguments):
-        return _of_each(lambda state, own: program.block(state, of_one(own, posterior), *arguments, slots))(states, own)
+        return of_each(lambda state, own: program.block(state, of_one(own, posterior), *arguments, slots))(states, own)
 
     return jax.jit(start), jax.jit(block)
-
-
-def _of_each(function: Callable) -> Callable:
-    """Function of each entry along the leading axis of its arguments; on a CPU of one entry after another.
-
-    XLA splits factorisations of a batch among its threads and waits for them: two in one program, on two cores, can wait for
-    each other for ever (jaxlib 0.10).
-    """
-    if jax.default_backend() != "cpu":
-        return jax.vmap(function)
-    return lambda *entries: jax.lax.map(lambda each: function(*each), entries)
 
 
 def _ranked(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:

@@ -320,6 +320,16 @@ def _factorises_batches(traced: Any) -> bool:
     return False
 
 
+def of_each(function: Callable) -> Callable:
+    """Function of each entry along the leading axis of its arguments; on a CPU of one entry after another.
+
+    Where two factorisations of batches in one program can wait for each other, for the reason that `factorises_batches` has.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)
+    return lambda *entries: jax.lax.map(lambda each: function(*each), entries)
+
+
 def _energy_and_gradient(state: object) -> list[object]:
     """Potential energy and gradient of a state, as far as its sampler keeps them."""
     return [getattr(state, name) for name in ("potential_energy", "z_grad") if hasattr(state, name)]

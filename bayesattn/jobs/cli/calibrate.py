@@ -94,10 +94,8 @@ def calibrate(
     cases = {model: (case, simulations)}
     if narrow:
         cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
-    for name in names:
-        Job(
-            sampler=name, parameterisation=parameterisation.value
-        )  # Invalid settings are found before anything is drawn.
+    for name in names:  # Invalid settings are found before anything is drawn.
+        Job(sampler=name, parameterisation=parameterisation.value)
     results: dict[str, Results] = {title: {} for title in cases}
     with bars(quiet=as_json) as shown:
         # Each joint test counts as one more simulation.

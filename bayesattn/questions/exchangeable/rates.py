@@ -1,9 +1,8 @@
 """Errors of attention as functions of the number of tokens (EXCHANGEABILITY section 3).
 
 All are mean squared errors summed over value coordinates; the model is that of
-`bayesattn.questions.exchangeable.posterior`. The
-formulas for softmax attention hold for keys uniform on the sphere of R^d and f(k) = z k, averaged over z; they were
-derived for this project.
+`bayesattn.questions.exchangeable.posterior`. The formulas for softmax attention hold for keys uniform on the sphere of R^d
+and f(k) = z k, averaged over z; they were derived for this project.
 """
 
 import numpy as np
