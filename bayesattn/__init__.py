@@ -6,6 +6,7 @@ Submodules, and JAX itself, are imported on first use (PEP 562).
 
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,77 +20,30 @@ else:
 OPENERS.append("bayesattn.jobs.runs")  # Whoever takes draws takes folders of runs too.
 
 if TYPE_CHECKING:
-    from bayesattn import attention, models, samplers, tasks, theory
-    from bayesattn._util.errors import BayesattnError
+    from bayesattn import attention, samplers, theory
     from bayesattn.architecture import Architecture
-    from bayesattn.checks import diagnostics
+    from bayesattn.checks.diagnostics import diagnose
     from bayesattn.checks.validate import validate
-    from bayesattn.checks.validation import Validation
     from bayesattn.classes import one_hot
     from bayesattn.dataset import Dataset
     from bayesattn.jobs import runs
-    from bayesattn.joining import concat
     from bayesattn.likelihoods import Categorical, Gaussian, Likelihood, Poisson, StudentT
-    from bayesattn.models import AttentionModel, Model, collapsed
+    from bayesattn.models import AttentionModel, Model
     from bayesattn.models.interface import from_numpyro, from_vectors
-    from bayesattn.prediction import score
+    from bayesattn.models.weights import weights
     from bayesattn.predictive import predict, with_groups
-    from bayesattn.questions import calibration, exchangeable, reference, singular
+    from bayesattn.questions import reference
     from bayesattn.questions.grading import grade
-    from bayesattn.questions.heads import combining_width, head_losses, heads, path_correlations, remove_heads
-    from bayesattn.questions.singular import learning_coefficient, learning_coefficient_of
+    from bayesattn.questions.heads import head_losses, heads, remove_heads
+    from bayesattn.questions.singular import learning_coefficient
     from bayesattn.samplers import sample
     from bayesattn.tasks.load import load_model
 
     __version__: str
 
-__all__ = [
-    "Architecture",
-    "AttentionModel",
-    "BayesattnError",
-    "Categorical",
-    "Dataset",
-    "Gaussian",
-    "Likelihood",
-    "Model",
-    "Poisson",
-    "StudentT",
-    "Validation",
-    "attention",
-    "calibration",
-    "collapsed",
-    "combining_width",
-    "concat",
-    "diagnostics",
-    "exchangeable",
-    "from_numpyro",
-    "from_vectors",
-    "grade",
-    "head_losses",
-    "heads",
-    "learning_coefficient",
-    "learning_coefficient_of",
-    "load_model",
-    "models",
-    "one_hot",
-    "path_correlations",
-    "predict",
-    "reference",
-    "remove_heads",
-    "runs",
-    "sample",
-    "samplers",
-    "score",
-    "singular",
-    "tasks",
-    "theory",
-    "validate",
-    "with_groups",
-]
 _HOMES = {
     "Architecture": "architecture",
     "AttentionModel": "models",
-    "BayesattnError": "_util.errors",
     "Categorical": "likelihoods",
     "Dataset": "dataset",
     "Gaussian": "likelihoods",
@@ -97,55 +51,66 @@ _HOMES = {
     "Model": "models",
     "Poisson": "likelihoods",
     "StudentT": "likelihoods",
-    "Validation": "checks.validation",
-    "calibration": "questions",
-    "cli": "jobs",
-    "collapsed": "models",
-    "combining_width": "questions.heads",
-    "concat": "joining",
-    "diagnostics": "checks",
-    "exchangeable": "questions",
+    "attention": "",
+    "diagnose": "checks.diagnostics",
     "from_numpyro": "models.interface",
     "from_vectors": "models.interface",
     "grade": "questions.grading",
     "head_losses": "questions.heads",
     "heads": "questions.heads",
     "learning_coefficient": "questions.singular",
-    "learning_coefficient_of": "questions.singular",
     "load_model": "tasks.load",
     "one_hot": "classes",
-    "path_correlations": "questions.heads",
-    "plots": "jobs",
     "predict": "predictive",
-    "preferred_attention": "questions",
     "reference": "questions",
     "remove_heads": "questions.heads",
-    "report": "jobs",
     "runs": "jobs",
     "sample": "samplers",
-    "score": "prediction",
-    "singular": "questions",
-    "study": "jobs",
-    "sweep": "jobs",
+    "samplers": "",
+    "theory": "",
     "validate": "checks.validate",
+    "weights": "models.weights",
     "with_groups": "predictive",
 }
-"""Module or package that defines each public name, for names that are not beside this file."""
+"""Module that defines each public name; a name without one is a module beside this file."""
+_MOVED = {
+    "BayesattnError": "_util.errors",
+    "Validation": "checks.validation",
+    "calibration": "questions",
+    "cli": "jobs",
+    "collapsed": "models",
+    "concat": "joining",
+    "diagnostics": "checks",
+    "exchangeable": "questions",
+    "models": "",
+    "plots": "jobs",
+    "preferred_attention": "questions",
+    "report": "jobs",
+    "score": "prediction",
+    "singular": "questions",
+    "sweep": "jobs",
+    "tasks": "",
+}
+"""Names that the version before had here, until the next release, and where they are now; packages beside this file stay."""
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version("bayesattn")
-    if name not in _HOMES:
-        if name in __all__:
-            return import_module(f"bayesattn.{name}")
+    home = _HOMES.get(name, _MOVED.get(name))
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = f"bayesattn.{_HOMES[name]}"
-    module = import_module(home)
-    try:
+    place = ".".join(filter(None, (__name__, home)))
+    if name in _MOVED and home:
+        warnings.warn(
+            f"bayesattn.{name} is {place}.{name} and goes with the next release: from {place} import {name}",
+            FutureWarning,
+            stacklevel=2,
+        )
+    if home and hasattr(module := import_module(place), name):
         return getattr(module, name)
-    except AttributeError:
-        return import_module(f"{home}.{name}")
+    return import_module(f"{place}.{name}")
 
 
 def __dir__() -> list[str]:

@@ -18,38 +18,41 @@ from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.validation import MIXING, Validation
 from bayesattn.checks.verdict import LEVEL, MARGIN
 from bayesattn.models import Model
-from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
+from bayesattn.models.earlier import draws_first
+from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_with_fixed_attention, order_parameters_in
 
 
+@draws_first
 @with_own_settings
 def validate(
-    model: Model,
     draws: Draws,
     *,
+    model: Model | None = None,
     margin: float = MARGIN,
     level: float = LEVEL,
     prediction: Predicted | None = None,
 ) -> Validation:
-    """Compare the theory of a model with draws of its posterior.
+    """Compare the theory with draws of the posterior of a network with fixed attention and Gaussian likelihood.
 
     Args:
-        model: the posterior.
-        draws: result of `bayesattn.sample` for the model, a `bayesattn.runs.Run` of it, or a run's folder.
+        draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
+        model: model of the draws, if they do not record it, or to check them against it.
         margin: relative difference of U and of the mean predictor within which the theory is said to hold.
         level: probability of rejecting a correct theory, divided among entries of U, their joint test and the mean
             predictor; 1 - level is the confidence of the stated bound.
         prediction: result of `predicted` for the model, if already computed.
 
     Raises:
-        ValueError: draws without order parameters, or known to be of another model (the message states the difference);
-            joined trees that mix models, have chains of different lengths, or contain the same draws twice; a margin not
+        ValueError: draws without order parameters, or of another model than `model` (the message states the difference);
+            a model without theory; joined trees that mix models, have chains of different lengths, or contain the same draws twice; a margin not
             above 0, a level not between 0 and 1.
         NotConverged: the theory's solver failed.
     """
     margin, level = positive("margin", margin), positive("level", level)
     if level >= 1:
         raise BayesattnError(f"level must be below 1, got {level:g}")
-    tree, paths = opened_of(draws, model), model.architecture.rows
+    model, tree = opened_with_fixed_attention(draws, model)
+    paths = model.architecture.rows
     sampled = xr.DataArray(order_parameters_in(tree, model), dims=ORDER_PARAMETER_AXES)
     saddle, corrected, relative_variance, mean_predictors = prediction or predicted(model)
     accuracy = directions = by_batch = None

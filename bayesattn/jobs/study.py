@@ -172,7 +172,7 @@ def validate(
         if solving is not None:
             solving(width)
         # The level is shared by all widths.
-        validations.append(compare(case, draws, margin=margin, level=LEVEL / len(cases)))
+        validations.append(compare(draws, model=case, margin=margin, level=LEVEL / len(cases)))
     return ValidationStudy(validations, curve, theory_seconds)
 
 

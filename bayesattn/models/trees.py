@@ -97,13 +97,13 @@ def opened_with_network(draws: Draws, model: NetworkPosterior | None = None) -> 
     return own, tree
 
 
-def opened_with_fixed_attention(draws: Draws) -> tuple[Model, "xr.DataTree"]:
+def opened_with_fixed_attention(draws: Draws, model: Model | None = None) -> tuple[Model, "xr.DataTree"]:
     """Draws and their model by `opened_with_network`; raises ValueError if queries and keys are sampled too."""
-    model, tree = opened_with_network(draws)
-    if not has_fixed_attention(model):
-        model.require_gaussian()
+    found, tree = opened_with_network(draws, model)
+    if not has_fixed_attention(found):
+        found.require_gaussian()
         raise AssertionError  # never reached
-    return model, tree
+    return found, tree
 
 
 @singledispatch

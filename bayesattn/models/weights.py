@@ -13,9 +13,10 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.kernels.path_inputs import input_scale
-from bayesattn.models.model import Model
+from bayesattn.models.earlier import draws_first
+from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.parameterisation import Sites
-from bayesattn.models.trees import Draws, in_order_of_rows, opened_of
+from bayesattn.models.trees import Draws, in_order_of_rows, opened_with_network
 from bayesattn.theory import bartlett
 from bayesattn.theory.problem import Problem, Shapes, problem_of
 
@@ -25,9 +26,15 @@ if TYPE_CHECKING:
 MOST_WEIGHT_BYTES = 2**32
 
 
+@draws_first
 @with_own_settings
 def weights(
-    draws: Draws, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_WEIGHT_BYTES
+    draws: Draws,
+    seed: int = 0,
+    *,
+    thin: int = 1,
+    max_bytes: int = MOST_WEIGHT_BYTES,
+    model: Model | None = None,
 ) -> "xarray.Dataset":
     """Exact draws of all weights, one for each collapsed draw (THEORY section 3).
 
@@ -41,10 +48,10 @@ def weights(
 
     Args:
         draws: result of `sample` with parameterisation "collapsed", a `bayesattn.runs.Run` of it, or a run's folder.
-        model: model of the draws.
         seed: seed of the frames and the prior draws.
         thin: the last of every `thin` draws is kept, as by samplers.
         max_bytes: largest memory of the weights.
+        model: model of the draws, if they do not record it, or to check them against it.
 
     Returns:
         Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, and a
@@ -55,7 +62,13 @@ def weights(
     """
     positive_integer("thin", thin)
     seed_number("seed", seed)
-    tree = opened_of(draws, model)
+    opened, tree = opened_with_network(draws, model)
+    if not has_fixed_attention(opened):
+        raise BayesattnError(
+            "weights are drawn exactly for a model with fixed attention, got draws of an AttentionModel: sample with"
+            ' keep=("weights",)'
+        )
+    model = opened
     posterior = tree["posterior"].to_dataset()
     if "bartlett" not in posterior:
         raise BayesattnError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")

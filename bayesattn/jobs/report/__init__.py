@@ -120,7 +120,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         if _has_theory(run.model):
             same = _posterior(run.model)
             theories[same] = theories.get(same) or _theory(run, same)
-            validations[number] = validate(run.model, draws, level=level, prediction=theories[same])
+            validations[number] = validate(draws, model=run.model, level=level, prediction=theories[same])
             verdict = theory_table(validations[number])
         else:
             verdict = draws_table(run.model, draws, level)
@@ -129,7 +129,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     for first, *others in together:
         model, draws = opened[first].model, concat([trees[number] for number in (first, *others)])
         seeds = sorted(opened[number].job.seed for number in (first, *others))
-        validations[first] = validate(model, draws, level=level, prediction=theories[_posterior(model)])
+        validations[first] = validate(draws, model=model, level=level, prediction=theories[_posterior(model)])
         for number in others:
             del validations[number]
         said, answer, _ = theory_table(validations[first])

@@ -1,0 +1,31 @@
+"""Calls in the order of arguments of the version before, which hold for one more release."""
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from bayesattn.models.posterior import Posterior
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def draws_first(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorator of a function whose model is found in its draws: a model by position becomes `model=`, with a warning."""
+
+    @wraps(function)
+    def with_model_by_name(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        models = [each for each in arguments if isinstance(each, Posterior)]
+        if models and len(arguments) > 1:
+            warnings.warn(
+                f"{function.__name__} takes draws first and reads the model from them; in the next release a model is"
+                f" accepted as model= only: {function.__name__}(draws, model=model)",
+                FutureWarning,
+                stacklevel=2,
+            )
+            named["model"] = models[0]
+            arguments = tuple(each for each in arguments if each is not models[0])
+        return function(*arguments, **named)
+
+    return with_model_by_name
