@@ -7,13 +7,14 @@ import numpy as np
 from scipy import special, stats
 
 import bayesattn as ba
+from bayesattn import tasks
 from tests.statistics import agree
 
 
 def tiny_model(temperature=0.5, heads=(1,), widths=(3, 4), variances=(1.2, 0.9, 1.1), examples=6, features=4, tokens=5):
     """A network small enough for every parameterisation to be sampled in seconds; token data included."""
     rng = np.random.default_rng(3)
-    data = ba.tasks.TokenDataset(
+    data = tasks.TokenDataset(
         inputs=rng.normal(size=(examples, tokens, features)),
         labels=1.5 * rng.choice([-1.0, 1.0], size=examples),
         test_inputs=rng.normal(size=(3, tokens, features)),

@@ -430,11 +430,3 @@ def test_the_command_alone_shows_its_help(run):
     assert status == 0
     assert "Usage: bayesattn" in out
     assert run() == (status, out, "")
-
-
-def test_what_the_package_holds():
-    for name in ba.__all__:
-        assert getattr(ba, name) is not None
-    assert set(ba.__all__) <= set(dir(ba))
-    with pytest.raises(AttributeError, match="no attribute 'smaple'"):
-        ba.smaple  # noqa: B018
