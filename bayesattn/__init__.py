@@ -41,6 +41,37 @@ if TYPE_CHECKING:
 
     __version__: str
 
+__all__ = [
+    "Architecture",
+    "AttentionModel",
+    "Categorical",
+    "Dataset",
+    "Gaussian",
+    "Likelihood",
+    "Model",
+    "Poisson",
+    "StudentT",
+    "attention",
+    "diagnose",
+    "from_numpyro",
+    "from_vectors",
+    "grade",
+    "head_losses",
+    "heads",
+    "learning_coefficient",
+    "load_model",
+    "one_hot",
+    "predict",
+    "reference",
+    "remove_heads",
+    "runs",
+    "sample",
+    "samplers",
+    "theory",
+    "validate",
+    "weights",
+    "with_groups",
+]
 _HOMES = {
     "Architecture": "architecture",
     "AttentionModel": "models",
@@ -51,7 +82,6 @@ _HOMES = {
     "Model": "models",
     "Poisson": "likelihoods",
     "StudentT": "likelihoods",
-    "attention": "",
     "diagnose": "checks.diagnostics",
     "from_numpyro": "models.interface",
     "from_vectors": "models.interface",
@@ -66,13 +96,11 @@ _HOMES = {
     "remove_heads": "questions.heads",
     "runs": "jobs",
     "sample": "samplers",
-    "samplers": "",
-    "theory": "",
     "validate": "checks.validate",
     "weights": "models.weights",
     "with_groups": "predictive",
 }
-"""Module that defines each public name; a name without one is a module beside this file."""
+"""Module that defines each public name, for names that are not modules beside this file."""
 _MOVED = {
     "BayesattnError": "_util.errors",
     "Validation": "checks.validation",
@@ -92,14 +120,13 @@ _MOVED = {
     "tasks": "",
 }
 """Names that the version before had here, until the next release, and where they are now; packages beside this file stay."""
-__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version("bayesattn")
-    home = _HOMES.get(name, _MOVED.get(name))
-    if home is None:
+    home = (_HOMES | _MOVED).get(name, "")
+    if name not in __all__ and name not in _MOVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = ".".join(filter(None, (__name__, home)))
     if name in _MOVED and home:

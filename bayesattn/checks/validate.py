@@ -43,9 +43,9 @@ def validate(
         prediction: result of `predicted` for the model, if already computed.
 
     Raises:
-        ValueError: draws without order parameters, or of another model than `model` (the message states the difference);
-            a model without theory; joined trees that mix models, have chains of different lengths, or contain the same draws twice; a margin not
-            above 0, a level not between 0 and 1.
+        ValueError: draws without order parameters, or of another model than `model` (the message states the difference); a
+            model without theory; joined trees that mix models, have chains of different lengths, or contain the same draws
+            twice; a margin not above 0, a level not between 0 and 1.
         NotConverged: the theory's solver failed.
     """
     margin, level = positive("margin", margin), positive("level", level)
