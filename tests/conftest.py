@@ -13,8 +13,8 @@ import pytest
 from jax._src.lax import lax
 
 import bayesattn as ba
-from bayesattn.jobs import cli
 from bayesattn._util import random
+from bayesattn.jobs import cli
 from bayesattn.jobs.cli.compiled import compile_quickly, processor
 from bayesattn.samplers.program import program
 from tests.costs import Costs
