@@ -125,7 +125,6 @@ _HOMES = {
     "sample": "samplers",
     "score": "prediction",
     "singular": "questions",
-    "study": "jobs",
     "sweep": "jobs",
     "validate": "checks.validate",
     "with_groups": "predictive",
