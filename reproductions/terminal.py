@@ -7,7 +7,7 @@ from rich.text import Text
 
 from bayesattn._util.text import printable
 from bayesattn.checks.verdict import DOES_NOT_HOLD, HOLDS
-from bayesattn.jobs.cli.screen import say, screen
+from bayesattn.jobs.cli.screen import console, say
 from reproductions.page import counted, numbers, reason
 from reproductions.registry import PAPERS
 from reproductions.results import MISSING, NOT_REPRODUCED, OPEN, QUALIFIED, REPRODUCED, Outcome
@@ -24,17 +24,17 @@ def show(found: Sequence[Outcome], show_all: bool) -> None:
         if not of_paper:
             continue
         say(f"arXiv:{paper}  {title}", style="bold")
-        if screen.width < NARROW:
+        if console.width < NARROW:
             for outcome in of_paper:
                 say(f"{outcome.row.id}, {outcome.row.place}", style="bold")
-                screen.print(_described(outcome, show_all), end="\n\n")
+                console.print(_described(outcome, show_all), end="\n\n")
             continue
         table = Table(show_header=False, box=None, padding=(0, 2, 1, 0))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for outcome in of_paper:
             table.add_row(f"{outcome.row.id}\n{outcome.row.place}", _described(outcome, show_all))
-        screen.print(table)
+        console.print(table)
     say(f"Of {len(found)} rows: {counted(found)}. {_claims_counted(found)}", style="bold")
 
 

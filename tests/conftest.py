@@ -15,8 +15,9 @@ from jax._src.lax import lax
 import bayesattn as ba
 from bayesattn._util import random
 from bayesattn.jobs import cli
-from bayesattn.jobs.cli.compiled import compile_quickly, processor
+from bayesattn.jobs.cli.compiled import processor
 from bayesattn.samplers.program import program
+from reproductions.compiled import compile_quickly
 from tests.costs import Costs
 
 # For the test processes that begin after this one: BLAS threads of two processes on two cores hinder each other.

@@ -77,10 +77,9 @@ def unpainted(monkeypatch):
 def test_no_cell_of_a_table_is_cut(monkeypatch, capsys):
     cells = ["1000", "4,2", "-0.00442", "-0.00448", "-0.00399 ± 0.00034", "+1.3", "1.000", "10498", "3132"]
     for more in ([], ["12345678"] * 3):
-        table = screen.new_table(*[f"heading {n}" if n > 7 else "N" for n, _ in enumerate(cells + more)])
-        table.add_row(*cells, *more)
-        monkeypatch.setattr(screen.screen, "width", 80)
-        screen.print_table("U", table)
+        row = {f"heading {n}" if n > 7 else "N" + n * " ": text for n, text in enumerate(cells + more)}
+        monkeypatch.setattr(screen.console, "width", 80)
+        screen.print_table("U", [row])
         _, _, row = capsys.readouterr().out.splitlines()
         assert row.split() == " ".join(cells + more).split()
         assert (len(row.rstrip()) > 80) == bool(more)
@@ -128,7 +127,7 @@ def test_sample_starts_a_run_and_finds_it_complete(run, shown, tmp_path):
 
     before = stored()
     assert "draws was already complete: 150 draws of 4 chains" in shown(*asked)
-    advice = "ask for the same, choose another folder, or replace it with --overwrite"
+    advice = "ask for the same, choose another folder, or replace it with overwrite=True (--overwrite)"
     assert run(*asked, "--seed", "1") == (2, "", f"bayesattn: draws holds a run with seed = 0, got 1: {advice}\n")
     with pytest.raises(ba.runs.RunError, match="replace it with overwrite=True"):
         ba.runs.sample(ba.load_model("small.toml"), "draws", chains=3)
@@ -187,7 +186,9 @@ def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
     entries = Compared(["11", "21", "22"], np.ones(3), unknown, unknown, 0 * np.ones(3), np.ones(3), 0.01, 0.01)
     theory = {"order_parameter": np.eye(2), "saddle": np.eye(2), "corrected": np.eye(2)}
     draws = {"error": two, "rhat": two, "ess": two, "tail_ess": two, "model": SimpleNamespace(row_names=["one", "two"])}
-    _print_entries([SimpleNamespace(width=8, entries=entries, **theory, **draws)], True)
+    found = SimpleNamespace(width=8, entries=entries, pareto_k=two, **theory, **draws)
+    found.summary = lambda: ba.Validation.summary(found)
+    _print_entries([found], True)
     table = capsys.readouterr().out.split("z: draws less")[0]
     assert table.count("± n/a") == 3
     assert "nan" not in table
@@ -226,7 +227,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     def dishonest(model, tree, **how):
         return honest(model, tree, **how | {"prediction": predicted(model.replace(temperature=1.0))})
 
-    monkeypatch.setattr("bayesattn.jobs.study.compare", dishonest)
+    monkeypatch.setattr(ba, "validate", dishonest)
     status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
@@ -235,9 +236,27 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     def not_converged(*_, **__):
         raise ba.theory.NotConverged("no saddle point was found", None)
 
-    monkeypatch.setattr("bayesattn.jobs.study.compare", not_converged)
+    monkeypatch.setattr(ba, "validate", not_converged)
     status, _, err = run(*command)
     assert (status, err) == (2, "bayesattn: no saddle point was found\n")
+
+
+def test_validate_chooses_temperatures_and_solves_the_theory_alone_at_other_widths(run, tmp_path, unpainted):
+    """What it says of a width is what its own draws say; progress has the theory first."""
+    (tmp_path / "small.toml").write_text(SMALL + "validation_examples = 20\n")
+    unpainted()
+    out = run("validate", "small.toml", "--width", "8", "--theory-width", "30", *QUICK, "--json")[1]
+    content = json.loads(out)
+    assert [each["width"] for each in content["theory"]] == [8, 30]
+    known = [each for each in content["theory"][0]["temperatures"] if each["log_evidence"] is not None]
+    best = max(known, key=lambda each: each["log_evidence"])["temperature"]
+    model = ba.load_model("small.toml", width=8, temperature=best)
+    alone = ba.validate(model, ba.sample(model, warmup=60, draws=150, seed=0, progress=False))
+    [found] = content["results"]
+    assert found["temperature"] == best
+    assert found["verdict"] == content["verdict"] == alone.verdict
+    np.testing.assert_array_equal(found["order_parameter"], alone.order_parameter)
+    assert run("validate", "small.toml", "--width", "0")[2] == run("theory", "small.toml", "--width", "0")[2]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +287,7 @@ def test_calibrate_asks_about_a_narrow_network_too(
         return calibration.JointTest(["U 1,1"], np.zeros(1), level)
 
     monkeypatch.setattr(calibration, "joint_test", tested)
-    monkeypatch.setattr("bayesattn.jobs.cli.calibrate.bars", lambda quiet: shown.append(Bars(False)) or shown[-1])
+    monkeypatch.setattr(screen, "bars", lambda quiet: shown.append(Bars(False)) or shown[-1])
     ended, out, err = run("calibrate", "small.toml", "--sampler", "nuts", "--sampler", "hmc", *arguments)
     assert ended == status, err
     assert fits(out)

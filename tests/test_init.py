@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.jobs.cli import template
+from bayesattn.jobs.cli.init import template
 from bayesattn.samplers import SAMPLERS
 from bayesattn.tasks import TASKS, files
 from bayesattn.tasks.load import load_validate_table, ready_models
@@ -78,7 +78,7 @@ def uncommented(text, name):
 
 
 def test_every_key_of_a_task_stands_with_its_default():
-    task = uncommented(template.template(), "hidden_markov")["task"]
+    task = uncommented(template(), "hidden_markov")["task"]
     assert task.keys() == files.TASKS["hidden_markov"].model_fields.keys()
     defaults = {each.name: each.default for each in dataclasses.fields(TASKS["hidden_markov"])}
     task.pop("name")
@@ -86,7 +86,7 @@ def test_every_key_of_a_task_stands_with_its_default():
 
 
 def test_every_other_key_stands_with_its_default():
-    text = template.template()
+    text = template()
     own = text[: text.index("# Instead of your own data")]
     # What is commented out reads like what is not, but for sentences.
     shown = tomllib.loads(re.sub(r"(?m)^# (\w+ = .*)$", r"\1", own))

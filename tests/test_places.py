@@ -96,7 +96,7 @@ questions.reference.truth.Truth.open questions.reference.truth.Truth.save tasks.
 tasks.pretrained.read.Store.new
 """
 """Functions whose paths went through `user_path` before, are made by the package, or need PyTorch; whole modules."""
-OWN_MODULES = ("jobs.runs.store", "jobs.sweep.table", "jobs.sweep.execute")
+OWN_MODULES = ("jobs.runs.store", "jobs.sweep.execute")
 
 
 def functions_of_paths():

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import io
 import itertools
+import json
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -20,7 +21,8 @@ from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.ranks import chain_band, chain_ecdfs
 from bayesattn.jobs.plots import style
 from bayesattn.jobs.plots.diagnostics import scalars
-from bayesattn.jobs.plots.run import Names, draw, lacking
+from bayesattn.jobs.plots.run import draw, lacking
+from bayesattn.models.description import ATTRIBUTE
 from tests.zoo import LIGHT
 
 LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]
@@ -135,7 +137,11 @@ def laid_out(name):
 
 def drawn(kind, draws, heads=None):
     figure = plt.figure(figsize=(13, 4), layout="constrained")
-    draw(figure, kind, draws, scalars(draws), Names(heads))
+    if heads is not None:
+        layers = len(heads)
+        model = f"heads = {[*map(len, heads)]}\nwidths = {[3] * (layers + 1)}\nvariances = {[1.0] * (layers + 2)}"
+        draws.attrs[ATTRIBUTE] = json.dumps({"model": f"[architecture]\n{model}", "about_model": {"head_names": heads}})
+    draw(figure, kind, draws, scalars(draws))
     return figure
 
 

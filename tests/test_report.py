@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas
 import pytest
 import xarray as xr
 from matplotlib.colors import to_rgb
@@ -17,8 +18,9 @@ from matplotlib.colors import to_rgb
 import bayesattn as ba
 from bayesattn import exchangeable, report, runs
 from bayesattn.checks.predicted import predicted
+from bayesattn.jobs import tables
 from bayesattn.jobs.plots.style import ON_DARK, ON_LIGHT, palette
-from bayesattn.jobs.report import figures, tables
+from bayesattn.jobs.report import figures
 from bayesattn.models import LatentModel
 from bayesattn.theory import problem
 from tests.posteriors import tiny_model
@@ -173,12 +175,11 @@ def latent_table(sampled):
 
 def theory_table(verdict, **undefined):
     """Of one path whose every number is 1, but for those that are undefined."""
-    names = ("saddle", "corrected", "order_parameter", "error", "rhat", "ess", "tail_ess", "pareto_k", "agrees")
-    numbers = dict.fromkeys(names, np.eye(1)) | undefined
+    names = ("saddle", "corrected", "draws", "error", "z", "rhat", "ess", "tail_ess", "pareto_k", "agrees")
+    table = pandas.DataFrame([dict.fromkeys(names, 1.0) | {"agrees": True} | undefined])
+    said = {"statement": lambda: f"{verdict}: said", "summary": lambda: table}
     model = SimpleNamespace(row_names=["0"])
-    return tables.theory_table(
-        SimpleNamespace(model=model, width=3, verdict=verdict, statement=lambda: f"{verdict}: said", **numbers)
-    )
+    return tables.theory_table(SimpleNamespace(model=model, width=3, verdict=verdict, **said))
 
 
 @pytest.mark.parametrize(
@@ -206,9 +207,9 @@ def test_what_few_draws_leave_undefined_is_neither_a_number_nor_a_no():
     assert "R-hat of z is not defined: draw more" in verdict
     assert row["draws"].endswith("± n/a")
     assert row["agrees"] == "n/a"
-    unknown = dict.fromkeys(("error", "rhat", "ess", "tail_ess", "pareto_k"), np.full((1, 1), np.nan))
-    [row] = theory_table("cannot tell", agrees=np.zeros((1, 1), bool), **unknown)[2]
-    assert {row[name] for name in ("R-hat", "ESS", "tail ESS", "Pareto k", "agrees")} == {"n/a"}
+    unknown = dict.fromkeys(("error", "z", "rhat", "ess", "tail_ess", "pareto_k"), np.nan)
+    [row] = theory_table("cannot tell", agrees=False, **unknown)[2]
+    assert {row[name] for name in ("z", "R-hat", "ESS", "tail ESS", "Pareto k", "agrees")} == {"n/a"}
 
 
 @pytest.mark.parametrize(("verdict", "holds"), [("holds", True), ("does not hold", False), ("cannot tell", None)])
@@ -293,7 +294,7 @@ def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(zoo, unp
     text = report.report([run.path], tmp_path / "report.html").read_text()
     assert "The draws were not compared with the theory" in text
     assert text.count("entry of U</th>") == 1
-    assert "saddle point</th>" not in text
+    assert "saddle</th>" not in text
     with pytest.raises(ValueError, match="at most 1 coordinates of its order parameters for an expansion"):
         ba.validate(run.model, run.draws())
 
@@ -323,7 +324,7 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     monkeypatch.setattr(report, "validate", judged)
     text = report.report([tmp_path / folder for folder in "abcd"], tmp_path / "page.html").read_text()
     assert [each.architecture.widths[0] for each in solved] == [5]
-    assert text.count("first order in 1/N</th>") == text.count("<h2") == 4
+    assert text.count("1/N theory</th>") == text.count("<h2") == 4
     titles = re.findall(r'<h2 id="run-.">(.*?) <span', text)
     assert titles == [
         f"{model.name}, N = {width}, T = {model.temperature:g}{seed}"

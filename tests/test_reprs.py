@@ -13,7 +13,6 @@ from bayesattn._util.text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.checks.accuracy import accuracy_of, percent
 from bayesattn.checks.predicted import Predicted
 from bayesattn.classes import class_accuracy, class_scores
-from bayesattn.jobs.study import ValidationStudy
 from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
 from bayesattn.models.arviz import data_groups
@@ -115,8 +114,6 @@ def test_a_validation_tells_verdict_and_statement_and_plots_itself(validation):
     assert title_of(validation) == title
     assert validation.statement().split(": ", 1)[1][:40] in said_of(validation)
     assert "U at N = 4: draws" in {axes.get_title() for axes in plots.validation_figure(validation).findobj(Axes)}
-    study = ValidationStudy([validation], {}, 0.0)
-    assert title_of(study) == f"ValidationStudy of '<b>tiny</b>': {validation.verdict}"
 
 
 def test_predictions_and_evidence_print_no_arrays(model, draws):

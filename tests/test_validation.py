@@ -5,7 +5,6 @@ import json
 import re
 from collections import Counter
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from bayesattn import plots
 from bayesattn.checks import alignment, mean_predictor, validation
 from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, next_order
 from bayesattn.checks.predicted import Predicted, predicted
-from bayesattn.checks.scaling import scaling
+from bayesattn.checks.scaling import remainder, scaling
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, VERDICTS, overall
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 from tests.statistics import agree, likely, mean_of
@@ -315,13 +314,30 @@ def test_poor_draws_decide_nothing_whatever_they_say(without_test_examples, refe
         assert found.statement().startswith("cannot tell: ")
 
 
+@pytest.mark.parametrize(
+    ("power", "said"),
+    [(-2, "as the next order does"), (-3, "as the next order does"), (-1, "slower than the next order")],
+)
+def test_the_remainder_falls_as_the_next_order_or_not(power, said):
+    def with_remainder(size):
+        widths = (10, 20, 40)
+        return remainder(
+            [SimpleNamespace(width=n, relative_remaining=size * float(n) ** power, relative_error=1e-5) for n in widths]
+        )
+
+    sentence = with_remainder(1.0)
+    assert said in sentence
+    assert f"misses falls as N^({power}." in sentence
+    assert with_remainder(1e-9) is None
+
+
 def test_verdict_of_several_widths():
     for verdicts, expected in (
         ((HOLDS, HOLDS), HOLDS),
         ((HOLDS, CANNOT_TELL), CANNOT_TELL),
         ((CANNOT_TELL, DOES_NOT_HOLD, HOLDS), DOES_NOT_HOLD),
     ):
-        assert overall([Mock(spec=ba.Validation, verdict=verdict) for verdict in verdicts]) == expected
+        assert overall(verdicts) == expected
     assert VERDICTS == (HOLDS, DOES_NOT_HOLD, CANNOT_TELL)
 
 

@@ -6,7 +6,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that move the cursor, colour the screen or turn the direction of text."""
@@ -29,6 +29,11 @@ def printable(text: str) -> str:
 def cell(number: float | None, form: str) -> str:
     """A number in the format `form`; "n/a" if it is undefined."""
     return UNKNOWN if number is None or not math.isfinite(number) else format(number, form)
+
+
+def cells(numbers: Mapping[Any, Any], forms: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Texts of numbers by heading; `forms` has the name and the format of the number under each heading."""
+    return {heading: cell(numbers[name], form) for heading, (name, form) in forms.items()}
 
 
 def duration(seconds: float) -> str:

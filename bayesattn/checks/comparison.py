@@ -5,13 +5,16 @@ the number of quantities.
 """
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
 from bayesattn._util.plain import PlainDict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PRINCIPAL_DIRECTIONS = 3
 """Number of directions in which batches of draws differ most, along which mean predictors are compared."""
@@ -62,6 +65,15 @@ class Compared:
     def bound(self) -> Float[np.ndarray, " quantity"]:
         """Upper confidence bound of each difference, relative to the quantity."""
         return (np.abs(self.difference) + stats.t.isf(self.confidence_level, self.freedom) * self.error) / self.size
+
+    def relative(self) -> "pd.DataFrame":
+        """Table of the quantities, relative to their sizes: |difference|, error, allowance, noise and bound."""
+        import pandas as pd
+
+        parts = {"difference": np.abs(self.difference), "error": self.error}
+        parts |= {"allowance": self.allowance, "noise": self.noise}
+        columns = {name: values / self.size for name, values in parts.items()} | {"bound": self.bound}
+        return pd.DataFrame(columns, index=pd.Index(self.names, name="quantity"))
 
     def to_dict(self) -> PlainDict:
         """Plain numbers and lists, for JSON."""

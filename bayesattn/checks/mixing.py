@@ -18,6 +18,8 @@ MOST_PARETO_K = 0.7
 """Largest Pareto k at which averages are reliable (Vehtari et al. 2024)."""
 TAILS_LOOKED_AT = 20
 """Number of labels with the greatest terms whose tails are fitted."""
+COLUMNS = {"R-hat": ("rhat", ".3f"), "ESS": ("ess", ".0f"), "tail ESS": ("tail_ess", ".0f")}
+"""Columns of tables: the number of `moments` under each heading, and its format."""
 FEWEST_DRAWS = 4
 """Smallest number of draws per chain at which R-hat and effective sample size are defined."""
 FEWEST_CHAINS = 2

@@ -6,10 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from bayesattn._util.checks import one_of
+from bayesattn._util.text import with_error
 from bayesattn.checks.validation import Validation
 
 LEAST_ERRORS_IN_FIT = 3.0
 """Smallest deviation, in Monte Carlo errors, that enters the fit: logarithms of noise are misleading."""
+NEXT_ORDER, SLOPE_ERRORS = -2, 3.0
+"""Exponent of the width in the second order, and number of standard errors by which a slope may exceed it."""
 
 
 class Slope(NamedTuple):
@@ -49,3 +52,16 @@ def scaling(validations: Sequence[Validation], of: str = "relative_deviation") -
     misfit = np.sum((residuals / errors) ** 2) / max(1, len(significant) - 2)
     error = np.sqrt(max(1.0, misfit) / np.sum((centred / errors) ** 2))
     return Slope(float(slope), float(error), tuple(v.width for v in significant))
+
+
+def remainder(validations: Sequence[Validation]) -> str | None:
+    """Statement whether the deviation from the first-order theory decreases as the next order; None if not significant.
+
+    The next order decreases as N^-2 at a fixed load P / N, and faster for fixed examples.
+    """
+    if (fit := scaling(validations, "relative_remaining")) is None:
+        return None
+    text = f"what the theory to first order in 1/N misses falls as N^({with_error(fit.slope, fit.error)})"
+    if fit.slope - NEXT_ORDER <= SLOPE_ERRORS * fit.error:
+        return f"{text}, as the next order does, N^({NEXT_ORDER}) or faster"
+    return f"{text}, slower than the next order, N^({NEXT_ORDER}): the theory is wrong, or the widths are too small"

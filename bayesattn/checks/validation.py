@@ -142,12 +142,24 @@ class Validation(Described):
         return from_below_diagonal(self.entries.agrees, len(self.corrected)).astype(bool)
 
     @property
+    def families(self) -> list[Compared]:
+        """Families compared: entries of U and, unless `directions` is None, the mean predictor."""
+        return [self.entries] if self.directions is None else [self.entries, self.directions]
+
+    @property
+    def quantities(self) -> "pd.DataFrame":
+        """All quantities compared, relative to their sizes: `Compared.relative` of all families."""
+        import pandas as pd
+
+        return pd.concat([family.relative() for family in self.families])
+
+    @property
     def bound(self) -> float:
         """Upper confidence bound on the largest relative difference of U or the predictor.
 
         The theory holds if it is at most the margin, the chains mixed and no test fails.
         """
-        return float(max(np.max(family.bound) for family in self.families))
+        return float(np.max(self.quantities["bound"].to_numpy()))
 
     @property
     def verdict(self) -> str:
@@ -169,33 +181,101 @@ class Validation(Described):
         allowance, noise = self.detectable_difference()
         return "allowance" if allowance > noise else "Monte Carlo error"
 
-    def failures(self) -> list[str]:
-        """Disagreements, one sentence each."""
-        return _failures(self)
-
-    def doubts(self) -> list[str]:
-        """Reasons why the draws cannot tell, one sentence each; empty unless the verdict is "cannot tell"."""
-        return _doubts(self)
-
-    def statement(self) -> str:
-        """Verdict and sensitivity in one sentence."""
-        return _statement(self)
-
-    @property
-    def families(self) -> list[Compared]:
-        """Families compared: entries of U and, unless `directions` is None, the mean predictor."""
-        return [self.entries] if self.directions is None else [self.entries, self.directions]
-
     def detectable_difference(self) -> tuple[float, float]:
         """Relative difference that would be flagged in whichever quantity it occurs, as (allowance, Monte Carlo error).
 
         The sum of both is this difference.
         """
-        families = self.families
-        family = max(families, key=lambda compared: np.max((compared.allowance + compared.noise) / compared.size))
-        worst = int(np.argmax((family.allowance + family.noise) / family.size))
-        allowance, noise = (values[worst] / family.size[worst] for values in (family.allowance, family.noise))
+        parts = self.quantities[["allowance", "noise"]].to_numpy()
+        allowance, noise = parts[np.argmax(parts.sum(1))]
         return float(allowance), float(noise)
+
+    def failures(self) -> list[str]:
+        """Disagreements, one sentence each."""
+        entries, draws = self.entries, self.order_parameter[np.tril_indices(len(self.corrected))]
+        apart = np.flatnonzero(~entries.agrees)
+        sentences = [
+            f"{entries.names[entry]} is {with_error(draws[entry], entries.error[entry])} by the draws,"
+            f" {with_error(draws[entry] - entries.difference[entry], entries.allowance[entry])} by the theory"
+            for entry in sorted(apart, key=lambda entry: -entries.excess[entry])[:MOST_NAMED_ENTRIES]
+        ]
+        if len(apart) > MOST_NAMED_ENTRIES:
+            sentences.append(f"{len(apart) - MOST_NAMED_ENTRIES} more entries of U differ, of {len(entries.names)}")
+        if not self.joint_p >= entries.level:
+            below = int(np.sum(entries.difference < 0))
+            sentences.append(
+                f"the entries of U differ jointly, {below} of {len(entries.names)} below the theory:"
+                f" p = {self.joint_p:.1g}, expected at least {entries.level:.2g}"
+            )
+        if (along := self.directions) is not None:
+            sentences += [
+                f"mean predictors differ along {along.names[direction]} by"
+                f" {with_error(along.difference[direction], along.error[direction])}, of which"
+                f" {along.allowance[direction]:.2g} are allowed"
+                for direction in np.flatnonzero(~along.agrees)
+            ]
+        return sentences
+
+    def doubts(self) -> list[str]:
+        """Reasons why the draws cannot tell, one sentence each; empty unless the verdict is "cannot tell"."""
+        if unmixed := doubts_about("U", self.diagnostics.chains, self.rhat, self.ess):
+            return unmixed
+        if self.verdict != CANNOT_TELL:
+            return []
+        name, worst = self._least_bounded()
+        text = (
+            f"{name} differs by ({with_error(100 * worst['difference'], 100 * worst['error'])}) %, so by at most"
+            f" {percent(worst['bound'])}, and the margin is {percent(self.margin)}"
+        )
+        lower_bound = 2 * worst["difference"] - worst["bound"]
+        if lower_bound > self.margin and worst["allowance"] > worst["noise"]:
+            left_out = f"to first order in 1/N the theory leaves out up to {percent(worst['allowance'])}"
+            return [f"{text}: {left_out}; draw a wider network"]
+        return [f"{text}: draw more"]
+
+    def statement(self) -> str:
+        """Verdict and sensitivity in one sentence."""
+        if not self.usable:
+            reasons = self.doubts()
+        elif self.verdict == DOES_NOT_HOLD:
+            reasons = [*self.failures(), self._cause()]
+        else:
+            tested = f"joint test of {len(self.entries.names)} entries: p = {self.joint_p:.2g}"
+            reasons = [*self.doubts(), self._sensitivity(), tested]
+        return f"{self.verdict}: {'; '.join(reasons)}"
+
+    def _least_bounded(self) -> tuple[str, dict[str, float]]:
+        """Name and relative numbers of the quantity with the largest confidence bound."""
+        worst = self.quantities.reset_index().nlargest(1, "bound").to_dict("records")[0]
+        return worst.pop("quantity"), {str(name): number for name, number in worst.items()}
+
+    def _cause(self) -> str:
+        """Statement whether the next order in 1/N may explain the difference; if it may, the theory is not refuted."""
+        first = float(np.max(np.abs(self.expected) / size_of(self.corrected)))
+        off = float(np.max(self.quantities["difference"].to_numpy()))
+        text = (
+            f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: the missing part is"
+        )
+        if off < first:
+            return f"{text} less, which the next order can be; it would be a quarter or less at twice the width"
+        return f"{text} more, {percent(off)}, which the next order of a series that converges is not"
+
+    def _sensitivity(self) -> str:
+        """Sensitivity: largest difference compatible with the draws, and smallest one flagged in any quantity."""
+        allowance, noise = self.detectable_difference()
+        of = "|U| and the mean predictor" if self.directions else "|U|"
+        text = (
+            f"largest difference still compatible: {percent(self.bound)} of {of}, smallest that this run would have"
+            f" flagged: {percent(allowance + noise)} ({percent(allowance)} for what the theory leaves out,"
+            f" {percent(noise)} for Monte Carlo error)"
+        )
+        if self.bound <= allowance + noise:
+            return text
+        name, worst = self._least_bounded()
+        return (
+            f"{text}, which is less, since {name} was found {percent(worst['difference'])} off and may by Monte Carlo"
+            f" error be {percent(self.bound - worst['difference'])} further off"
+        )
 
     def summary(self) -> "pd.DataFrame":
         """Table of U on and below the diagonal, a row for each entry.
@@ -251,97 +331,3 @@ class Validation(Described):
             "relative_remaining": self.relative_remaining,
             "relative_error": self.relative_error,
         } | {name: getattr(self, name).tolist() for name in matrices}
-
-
-def _failures(validation: Validation) -> list[str]:
-    """Disagreements, one sentence each."""
-    entries, draws = validation.entries, validation.order_parameter[np.tril_indices(len(validation.corrected))]
-    apart = np.flatnonzero(~entries.agrees)
-    sentences = [
-        f"{entries.names[entry]} is {with_error(draws[entry], entries.error[entry])} by the draws,"
-        f" {with_error(draws[entry] - entries.difference[entry], entries.allowance[entry])} by the theory"
-        for entry in sorted(apart, key=lambda entry: -entries.excess[entry])[:MOST_NAMED_ENTRIES]
-    ]
-    if len(apart) > MOST_NAMED_ENTRIES:
-        sentences.append(f"{len(apart) - MOST_NAMED_ENTRIES} more entries of U differ, of {len(entries.names)}")
-    if not validation.joint_p >= entries.level:
-        below = int(np.sum(entries.difference < 0))
-        sentences.append(
-            f"the entries of U differ jointly, {below} of {len(entries.names)} below the theory:"
-            f" p = {validation.joint_p:.1g}, expected at least {entries.level:.2g}"
-        )
-    if validation.directions is not None:
-        along = validation.directions
-        sentences += [
-            f"mean predictors differ along {along.names[direction]} by"
-            f" {with_error(along.difference[direction], along.error[direction])}, of which"
-            f" {along.allowance[direction]:.2g} are allowed"
-            for direction in np.flatnonzero(~along.agrees)
-        ]
-    return sentences
-
-
-def _doubts(validation: Validation) -> list[str]:
-    """Reasons why the draws cannot tell, one sentence each; empty unless the verdict is "cannot tell"."""
-    if unmixed := doubts_about("U", validation.diagnostics.chains, validation.rhat, validation.ess):
-        return unmixed
-    if validation.verdict != CANNOT_TELL:
-        return []
-    family, worst = _least_bounded(validation)
-    difference, bound = abs(family.difference[worst]) / family.size[worst], family.bound[worst]
-    error, allowance, noise = (
-        values[worst] / family.size[worst] for values in (family.error, family.allowance, family.noise)
-    )
-    text = (
-        f"{family.names[worst]} differs by ({with_error(100 * difference, 100 * error)}) %, so by at most"
-        f" {percent(bound)}, and the margin is {percent(validation.margin)}"
-    )
-    # The lower confidence bound exceeds the margin.
-    if 2 * difference - bound > validation.margin and allowance > noise:
-        return [f"{text}: to first order in 1/N the theory leaves out up to {percent(allowance)}; draw a wider network"]
-    return [f"{text}: draw more"]
-
-
-def _statement(validation: Validation) -> str:
-    """Verdict and sensitivity in one sentence."""
-    if not validation.usable:
-        return f"{CANNOT_TELL}: {'; '.join(_doubts(validation))}"
-    if validation.verdict == DOES_NOT_HOLD:
-        return f"{DOES_NOT_HOLD}: {'; '.join([*_failures(validation), _cause(validation)])}"
-    tested = f"joint test of {len(validation.entries.names)} entries: p = {validation.joint_p:.2g}"
-    return f"{validation.verdict}: {'; '.join([*_doubts(validation), _sensitivity(validation), tested])}"
-
-
-def _least_bounded(validation: Validation) -> tuple[Compared, int]:
-    """Family and index of the quantity with the largest confidence bound."""
-    family = max(validation.families, key=lambda compared: np.max(compared.bound))
-    return family, int(np.argmax(family.bound))
-
-
-def _cause(validation: Validation) -> str:
-    """Statement whether the next order in 1/N may explain the difference, in which case the theory is not refuted."""
-    first = float(np.max(np.abs(validation.expected) / size_of(validation.corrected)))
-    off = float(max(np.max(np.abs(family.difference) / family.size) for family in validation.families))
-    text = f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: the missing part is"
-    if off < first:
-        return f"{text} less, which the next order can be; it would be a quarter or less at twice the width"
-    return f"{text} more, {percent(off)}, which the next order of a series that converges is not"
-
-
-def _sensitivity(validation: Validation) -> str:
-    """Sensitivity: largest difference compatible with the draws, and smallest one flagged in any quantity."""
-    allowance, noise = validation.detectable_difference()
-    of = "|U| and the mean predictor" if validation.directions else "|U|"
-    text = (
-        f"largest difference still compatible: {percent(validation.bound)} of {of}, smallest that this run would have"
-        f" flagged: {percent(allowance + noise)} ({percent(allowance)} for what the theory leaves out, {percent(noise)} for"
-        " Monte Carlo error)"
-    )
-    if validation.bound <= allowance + noise:
-        return text
-    family, worst = _least_bounded(validation)
-    gap = abs(family.difference[worst]) / family.size[worst]
-    return (
-        f"{text}, which is less, since {family.names[worst]} was found {percent(gap)} off and may by Monte Carlo error"
-        f" be {percent(validation.bound - gap)} further off"
-    )

@@ -1,16 +1,17 @@
 """Hidden Markov chains: draws against theory at several widths, gains over GP limits, single paths, and the task itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, accuracy_of, binomial_error, gain, share_right
 from bayesattn.checks.mean_predictor import gp_mean, mean_predictor, outputs_of
+from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
-from bayesattn.jobs import study
+from bayesattn.checks.verdict import LEVEL
 from bayesattn.models import Model
-from bayesattn.samplers import Progress
+from bayesattn.samplers import sample
 from bayesattn.tasks import HiddenMarkov
 from bayesattn.tasks.load import load_model, load_validate_table
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, combined, exponent, mean_of, pooled
@@ -304,20 +305,12 @@ def _drawn(
     model: Model, more: Model | None, widths: tuple[int, ...], draws: int, settings: Settings
 ) -> tuple[list[Validation], list[Accuracy]]:
     """Draws at each width compared with theory, and accuracies on the larger test set where there is one."""
-
-    def sampling(width: int) -> Callable[[Progress], None]:
+    warmup, results = load_validate_table(model.name).warmup, []
+    for width in widths:
         settings.progress(f"{model.name}: draws at N = {width}")
-        return lambda done: None
-
-    outcome = study.validate(
-        model,
-        widths,
-        sampling=sampling,
-        warmup=load_validate_table(model.name).warmup,
-        draws=draws,
-        seed=settings.seed,
-    )
-    results = outcome.validations
+        network = model.replace(width=width)
+        drawn = sample(network, warmup=warmup, draws=draws, seed=settings.seed, progress=False)
+        results.append(validate(network, drawn, level=LEVEL / len(widths)))
     own = [result.accuracy for result in results if result.accuracy is not None]
     if more is None:
         return results, own

@@ -1,4 +1,4 @@
-"""Draws against theory, from `study.validate`, turned into claims: U, mean predictor, accuracy, alignment."""
+"""Draws against theory, from `bayesattn.validate`, turned into claims: U, mean predictor, accuracy, alignment."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -53,7 +53,7 @@ ROW = {
 
 @pytest.fixture
 def run(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(screen.screen, "width", 300)
+    monkeypatch.setattr(screen.console, "width", 300)
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
     return command

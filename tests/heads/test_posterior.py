@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.jobs.report.tables import correlations_table
+from bayesattn.jobs.tables import correlations_table
 from tests.conftest import model_of
 from tests.heads.networks import drawn
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.jobs.cli.compiled import compile_quickly
 from bayesattn.models import LatentModel
 from bayesattn.samplers import DRAWS_VERSION, SAMPLERS
+from reproductions.compiled import compile_quickly
 from tests.conftest import SHIFT
 
 STORED = Path(__file__).parents[1] / "data" / "draws.npz"

@@ -20,7 +20,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn.jobs.cli.compiled import keep_compiled
 from bayesattn.jobs.cli.paths import with_user_paths
-from bayesattn.jobs.cli.screen import CANNOT_TELL, as_options, errors, printable
+from bayesattn.jobs.cli.screen import CANNOT_TELL, errors, printable
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
@@ -152,7 +152,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"memory does not suffice: {str(error).splitlines()[0] if str(error) else 'nothing is left'}", BAD_INPUT
     if isinstance(error, BayesattnError | OSError | FloatingPointError):
-        return as_options(str(error)), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT
+        return str(error), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT
     hint = "please report it, with the output of the same command with --debug"
     return f"internal error, {type(error).__name__}: {error}; this is a fault of bayesattn: {hint}", INTERNAL
 

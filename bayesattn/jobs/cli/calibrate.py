@@ -6,35 +6,10 @@ from typing import Annotated
 
 import typer
 
+import bayesattn as ba
 from bayesattn._util.checks import one_of, seed_number
 from bayesattn._util.plain import PlainDict
-from bayesattn.jobs.cli.options import (
-    COLLAPSED,
-    DataSeed,
-    FigureFile,
-    Json,
-    ModelName,
-    Overwrite,
-    ParameterisationName,
-    Seed,
-    Temperature,
-    Width,
-    models,
-    results_option,
-)
-from bayesattn.jobs.cli.screen import (
-    CANNOT_TELL,
-    FAILS,
-    HOLDS,
-    bars,
-    new_table,
-    print_json,
-    print_table,
-    results_folder,
-    save_results,
-    say,
-    say_where,
-)
+from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.plots import calibration_figure
 from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job
@@ -51,15 +26,15 @@ Results = dict[str, tuple[calibration.Calibration, calibration.JointTest]]
 
 
 def calibrate(
-    model: ModelName,
+    model: options.ModelName,
     sampler: Annotated[
         list[str] | None,
         typer.Option(help=f"{', '.join(CALIBRATED_SAMPLERS)}, or all; may be given several times. By default nuts."),
     ] = None,
-    parameterisation: ParameterisationName = COLLAPSED,
-    width: Width = None,
-    temperature: Temperature = None,
-    data_seed: DataSeed = None,
+    parameterisation: options.ParameterisationName = options.COLLAPSED,
+    width: options.Width = None,
+    temperature: options.Temperature = None,
+    data_seed: options.DataSeed = None,
     simulations: Annotated[int, typer.Option(min=calibration.FEWEST_SIMULATIONS, help="Simulated data sets.")] = 200,
     chains: Annotated[int, typer.Option(min=calibration.FEWEST_CHAINS, help="Chains of the joint test.")] = 1000,
     draws: Annotated[
@@ -70,11 +45,11 @@ def calibrate(
     narrow: Annotated[
         bool, typer.Option(help="Whether a network narrower than its number of paths is calibrated too.")
     ] = True,
-    seed: Seed = 0,
-    out: Annotated[Path | None, results_option("calibrate")] = None,
-    figure: FigureFile = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    seed: options.Seed = 0,
+    out: Annotated[Path | None, options.results_option("calibrate")] = None,
+    figure: options.FigureFile = None,
+    overwrite: options.Overwrite = False,
+    as_json: options.Json = False,
 ) -> None:
     """Is each sampler right? Simulation-based calibration and a joint test; exit status 0 if all hold, 1 if one fails.
 
@@ -84,12 +59,12 @@ def calibrate(
 
     Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
     """
-    folder = results_folder("calibrate", model, out, figure, overwrite)
+    folder = screen.results_folder("calibrate", model, out, figure, overwrite)
     for name in sampler or []:
         one_of("--sampler", name, [*CALIBRATED_SAMPLERS, "all"])
     seed_number("--seed", seed)
-    [case] = models(model, None if width is None else [width], temperature, data_seed)
-    serving = [name for name in CALIBRATED_SAMPLERS if name != "sgld" or parameterisation != COLLAPSED]
+    case = ba.load_model(model, width=width, temperature=temperature, seed=data_seed)
+    serving = [name for name in CALIBRATED_SAMPLERS if name != "sgld" or parameterisation != options.COLLAPSED]
     names = list(dict.fromkeys(name for word in sampler or ["nuts"] for name in (serving if word == "all" else [word])))
     cases = {model: (case, simulations)}
     if narrow:
@@ -97,7 +72,7 @@ def calibrate(
     for name in names:  # Invalid settings are found before anything is drawn.
         Job(sampler=name, parameterisation=parameterisation.value)
     results: dict[str, Results] = {title: {} for title in cases}
-    with bars(quiet=as_json) as shown:
+    with screen.bars(quiet=as_json) as shown:
         # Each joint test counts as one more simulation.
         total = len(names) * sum(count + 1 for _, count in cases.values())
         bar = shown.add("simulating", total, note="compiling")
@@ -129,18 +104,18 @@ def calibrate(
         for title, of in results.items()
         for name, (ranked, _) in of.items()
     }
-    save_results(folder, content, lambda: calibration_figure(panels), figure, overwrite)
+    screen.save_results(folder, content, lambda: calibration_figure(panels), figure, overwrite)
     if as_json:
-        print_json(content)
+        screen.print_json(content)
     else:
         for title, of in results.items():
             _print(of, f"{cases[title][1]} simulations of {title}", thin)
             if title != model:
-                say(f"{title}: {WHY_NARROW}")
-        say(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
-        say_where(f"figure and results in {folder}")
+                screen.say(f"{title}: {WHY_NARROW}")
+        screen.say(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
+        screen.say_where(f"figure and results in {folder}")
     verdicts = [test.holds for of in results.values() for pair in of.values() for test in pair]
-    raise typer.Exit(FAILS if False in verdicts else CANNOT_TELL if None in verdicts else HOLDS)
+    raise typer.Exit(screen.FAILS if False in verdicts else screen.CANNOT_TELL if None in verdicts else screen.HOLDS)
 
 
 def _plain(simulations: int, results: Results) -> PlainDict:
@@ -163,32 +138,39 @@ def _plain(simulations: int, results: Results) -> PlainDict:
 
 
 def _print(results: Results, title: str, thin: int) -> None:
-    headings = ("sampler", "ranks", "least p", "of", "effective", "of ", "step bias (sd)")
-    ranks = new_table(*headings, text=("sampler", "ranks", "of", "of "))
-    joint_law = new_table("sampler", "joint law", "z-score", "of", text=("sampler", "joint law", "of"))
+    ranks, laws = [], []
     for name, (ranked, joint) in results.items():
-        style = None if ranked.holds and joint.holds else "red"
-        ranks.add_row(
-            name,
-            calibration.VERDICTS[ranked.holds],
-            f"{ranked.p_values.min():.2g}",
-            ranked.names[ranked.p_values.argmin()],
-            f"{100 * ranked.effective.min():.0f} %",
-            ranked.names[ranked.effective.argmin()],
-            "" if ranked.bias is None else f"{ranked.bias:+.3f}",
-            style=style,
-        )
+        least, dependent = ranked.p_values.argmin(), ranked.effective.argmin()
         greatest = abs(joint.z_scores).argmax()
-        law = "preserved" if joint.holds else "NOT preserved"
-        joint_law.add_row(name, law, f"{abs(joint.z_scores[greatest]):.1f}", joint.names[greatest], style=style)
-    print_table(title, ranks)
-    print_table("joint law of weights and labels", joint_law)
+        ranks.append(
+            {
+                "sampler": name,
+                "ranks": calibration.VERDICTS[ranked.holds],
+                "least p": f"{ranked.p_values[least]:.2g}",
+                "of": ranked.names[least],
+                "effective": f"{100 * ranked.effective[dependent]:.0f} %",
+                "of ": ranked.names[dependent],
+                "step bias (sd)": "" if ranked.bias is None else f"{ranked.bias:+.3f}",
+            }
+        )
+        laws.append(
+            {
+                "sampler": name,
+                "joint law": "preserved" if joint.holds else "NOT preserved",
+                "z-score": f"{abs(joint.z_scores[greatest]):.1f}",
+                "of": joint.names[greatest],
+            }
+        )
+    words = ("sampler", "ranks", "joint law", "of", "of ")
+    styles = [None if ranked.holds and joint.holds else "red" for ranked, joint in results.values()]
+    screen.print_table(title, ranks, words, styles=styles)
+    screen.print_table("joint law of weights and labels", laws, words, styles=styles)
     ranked, joint = next(iter(results.values()))
-    say(f"least p: the smallest of {len(ranked.names)} quantities, which must be above {ranked.threshold:.1g}")
-    say(f"z-score: the greatest of {len(joint.names)}, which must be below {joint.threshold:.1f}")
+    screen.say(f"least p: the smallest of {len(ranked.names)} quantities, which must be above {ranked.threshold:.1g}")
+    screen.say(f"z-score: the greatest of {len(joint.names)}, which must be below {joint.threshold:.1f}")
     for name, (ranked, _) in results.items():
         if ranked.effective.min() < calibration.INDEPENDENT_SHARE:
-            say(
+            screen.say(
                 f"warning: {name}: the effective sample size is {100 * ranked.effective.min():.0f} % of the ranked"
                 f" draws, below {100 * calibration.INDEPENDENT_SHARE:.0f} %: draws depend on each other;"
                 f" raise --thin above {thin}",
@@ -196,4 +178,4 @@ def _print(results: Results, title: str, thin: int) -> None:
             )
     biased = [name for name in results if name in BIASED]
     if biased:
-        say(f"{', '.join(biased)}: without Metropolis correction, biased by the step size as stated")
+        screen.say(f"{', '.join(biased)}: without Metropolis correction, biased by the step size as stated")

@@ -4,7 +4,6 @@ import hashlib
 import os
 import platform
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 import platformdirs
@@ -32,22 +31,6 @@ def keep_compiled() -> None:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", LEAST_COMPILE_SECONDS)
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", MOST_CACHE_BYTES)
-
-
-def compile_quickly(level: int = 1) -> None:
-    """Reduce the optimisation by XLA, before the first compilation, for commands that compile more than they run.
-
-    XLA then compiles in less than half of the time, to the same functions up to rounding; at level 0 it compiles even
-    faster, to slower functions. One thread compiles each program: it needs four fifths of the CPU time of many threads,
-    and other processes compile too. The user's own settings are kept. Other versions of jaxlib are left unchanged, because
-    they may not have these settings.
-    """
-    if version("jaxlib").startswith("0.10."):
-        os.environ.setdefault(
-            "XLA_FLAGS",
-            f"--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level={level}"
-            " --xla_cpu_parallel_codegen_split_count=1",
-        )
 
 
 def processor() -> bytes:

@@ -1,5 +1,6 @@
 """Command `bayesattn init`: a model file to start from."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,12 @@ import typer
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, require_new
-from bayesattn.jobs.cli.screen import say_where
+from bayesattn.jobs.cli import screen
+from bayesattn.models.memory import bytes_needed
+from bayesattn.samplers import AUTO, SAMPLERS
+from bayesattn.tasks.load import load_model
+
+TEMPLATE = Path(__file__).with_name("template.toml.txt")
 
 
 def init(
@@ -22,8 +28,6 @@ def init(
 
     Example: bayesattn init mine.toml
     """
-    from bayesattn.jobs.cli.template import template
-
     if check:
         _check(file if file.suffix == ".toml" else str(file))
         return
@@ -33,17 +37,20 @@ def init(
     file.parent.mkdir(parents=True, exist_ok=True)
     arrays = file.with_suffix(".npz").name
     replace_file(file, template(arrays).encode())
-    say_where(f"model file in {file}; it expects your arrays in {arrays} beside it")
-    say_where(f"then: bayesattn init --check {file}")
+    screen.say_where(f"model file in {file}; it expects your arrays in {arrays} beside it")
+    screen.say_where(f"then: bayesattn init --check {file}")
+
+
+def template(file: str = "model.npz") -> str:
+    """Commented model file with all keys, most of them with their defaults; `file` contains the arrays."""
+    text = TEMPLATE.read_text(encoding="utf-8").replace("{{samplers}}", ", ".join(sorted([AUTO, *SAMPLERS])))
+    return text.replace('"{{file}}"', json.dumps(file, ensure_ascii=False))
 
 
 def _check(name: str | Path) -> None:
     """Print the model of a file, or the ready model of a name."""
-    from bayesattn.models.memory import bytes_needed
-    from bayesattn.tasks.load import load_model
-
     model = load_model(name)
-    say_where(repr(model))
+    screen.say_where(repr(model))
     forms = [form for form in ("collapsed", "path", "token") if form in model.kinds][:2]
     sizes = ", ".join(f"{bytes_needed(model, form) / 2**20:.3g} MiB {form}" for form in forms)
-    say_where(f"memory of one chain, at the least: {sizes}")
+    screen.say_where(f"memory of one chain, at the least: {sizes}")

@@ -6,30 +6,27 @@ from typing import Annotated
 import typer
 
 import bayesattn as ba
-from bayesattn._util.text import cell
+from bayesattn._util.text import cells
+from bayesattn.checks import mixing
 from bayesattn.jobs import runs
-from bayesattn.jobs.cli.options import Chains, DataSeed, Draws, FigureFile, Json, ModelName, Seed, Warmup, Width, models
-from bayesattn.jobs.cli.screen import (
-    CANNOT_TELL,
-    HOLDS,
-    new_table,
-    print_json,
-    print_table,
-    require_free_figure,
-    say,
-    say_where,
-    working,
-)
+from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.plots import learning_coefficient_figure
 
-COLUMNS = {"value": ".3f", "error": ".3f", "fluctuation": ".3f", "ess": ".0f", "rhat": ".3f"}
-"""Columns of the table shown, and their formats."""
-HEADINGS = "T", "E[S - S*] / 2T", "error", "fluctuation", "ESS", "R-hat"
+COLUMNS = {
+    "T": ("T", ".2g"),
+    "E[S - S*] / 2T": ("value", ".3f"),
+    "error": ("error", ".3f"),
+    "fluctuation": ("fluctuation", ".3f"),
+    "ESS": mixing.COLUMNS["ESS"],
+    "R-hat": mixing.COLUMNS["R-hat"],
+}
+"""Columns of the table shown: the number under each heading, and its format."""
 
 
 def learning_coefficient(
-    model: ModelName,
-    width: Width = None,
-    data_seed: DataSeed = None,
+    model: options.ModelName,
+    width: options.Width = None,
+    data_seed: options.DataSeed = None,
     temperatures: Annotated[
         list[float] | None,
         typer.Option(
@@ -45,13 +42,13 @@ def learning_coefficient(
         Path | None,
         typer.Option(help="Folder of the runs, which are resumed; by default in out."),
     ] = None,
-    chains: Chains = 4,
-    warmup: Warmup = 500,
-    draws: Draws = 1000,
-    seed: Seed = 0,
-    figure: FigureFile = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing file at --figure.")] = False,
-    as_json: Json = False,
+    chains: options.Chains = 4,
+    warmup: options.Warmup = 500,
+    draws: options.Draws = 1000,
+    seed: options.Seed = 0,
+    figure: options.FigureFile = None,
+    overwrite: options.OverwriteFigure = False,
+    as_json: options.Json = False,
 ) -> None:
     """The learning coefficient at several temperatures, its limit and multiplicity. The same command resumes.
 
@@ -59,14 +56,10 @@ def learning_coefficient(
 
     Example: bayesattn learning-coefficient hidden_markov --width 10
     """
-    require_free_figure(figure, overwrite)
-    [case] = models(model, None if width is None else [width], None, data_seed)
-    parts = {"N": width, "data": data_seed}
-    name = "-".join(
-        ["learning-coefficient", Path(model).stem, *(f"{k}={v}" for k, v in parts.items() if v is not None)]
-    )
-    folder = out or Path("out") / name
-    with working("sampling", quiet=as_json) as bar:
+    screen.require_free_figure(figure, overwrite)
+    case = ba.load_model(model, width=width, seed=data_seed)
+    folder = out or screen.run_folder("learning-coefficient", model, N=width, data=data_seed)
+    with screen.working("sampling", quiet=as_json) as bar:
         found = ba.learning_coefficient(
             case,
             temperatures,
@@ -79,25 +72,17 @@ def learning_coefficient(
             progress=lambda text: bar.update(note=text),
         )
     if as_json:
-        print_json(found.to_dict())
+        screen.print_json(found.to_dict())
     else:
-        table = new_table(*HEADINGS)
-        summary = found.summary()
+        summary = found.summary().reset_index(names="T")
         if "fluctuation" not in summary:
             summary["fluctuation"] = float("nan")
-        for temperature, *numbers in summary[[*COLUMNS]].itertuples():
-            shown = (cell(float(number), form) for number, form in zip(numbers, COLUMNS.values(), strict=True))
-            table.add_row(f"{temperature:.2g}", *shown)
-        print_table(f"{case.name or model}: learning coefficient", table)
-        say(f"S* = {found.best_fit.square:.4g}, {found.best_fit.how}")
+        rows = [cells(row, COLUMNS) for row in summary.to_dict("records")]
+        screen.print_table(f"{case.name or model}: learning coefficient", rows)
+        screen.say(f"S* = {found.best_fit.square:.4g}, {found.best_fit.how}")
         if found.stopped is not None:
-            say(found.stopped)
-        say(found.fit.statement)
-        say_where(f"runs in {folder}")
-    if figure is not None:
-        from bayesattn.jobs.plots import learning_coefficient_figure, save
-
-        save(learning_coefficient_figure(found), figure, overwrite=overwrite)
-        if not as_json:
-            say_where(f"figure in {figure}")
-    raise typer.Exit(HOLDS if found.fit.used else CANNOT_TELL)
+            screen.say(found.stopped)
+        screen.say(found.fit.statement)
+        screen.say_where(f"runs in {folder}")
+    screen.save_figure(lambda: learning_coefficient_figure(found), figure, overwrite, as_json)
+    raise typer.Exit(screen.HOLDS if found.fit.used else screen.CANNOT_TELL)

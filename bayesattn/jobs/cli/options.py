@@ -1,4 +1,4 @@
-"""Options shared by several commands, and models by name."""
+"""Options shared by several commands."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from typer.models import OptionInfo
 
-import bayesattn as ba
 from bayesattn.models import Model
 from bayesattn.samplers import AUTO, SAMPLERS
 from bayesattn.tasks.load import ready_models
@@ -31,6 +30,7 @@ Draws = Annotated[int, typer.Option(help="Draws kept of each chain.")]
 ShowAll = Annotated[bool, typer.Option("--all", help="Print every entry of U.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
 Overwrite = Annotated[bool, typer.Option(help="Replace existing files at --out and --figure.")]
+OverwriteFigure = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file at --figure.")]
 OverwriteOut = Annotated[bool, typer.Option(help="Replace an existing file at --out.")]
 FigureFile = Annotated[
     Path | None,
@@ -45,10 +45,3 @@ def results_option(command: str) -> OptionInfo:
     return typer.Option(
         help=f"Folder for figure and results; by default out/{command}-MODEL, numbered if taken.",
     )
-
-
-def models(name: str, widths: list[int] | None, temperature: float | None, data_seed: int | None) -> list[Model]:
-    """Model at each width, with its data created once."""
-    width = widths[0] if widths else None
-    first = ba.load_model(name, width=width, temperature=temperature, seed=data_seed)
-    return [first, *(first.replace(width=width) for width in (widths or [])[1:])]

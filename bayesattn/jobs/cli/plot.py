@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from bayesattn._util.errors import BayesattnError
-from bayesattn.jobs.cli.options import OverwriteOut
-from bayesattn.jobs.cli.screen import refuse_to_overwrite, say_where, screen, working
+from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.plots import KINDS
 from bayesattn.jobs.plots.run import figure_and_lacking
 from bayesattn.jobs.plots.style import checked_file, save
@@ -28,7 +27,7 @@ def plot(
             help="The file: PNG, PDF or SVG by its ending. By default the run's name, as PNG, in this folder."
         ),
     ] = None,
-    overwrite: OverwriteOut = False,
+    overwrite: options.OverwriteOut = False,
 ) -> None:
     """Draw a run on one page: traces, ranks, effective sample size, energy, U (or z) and predictions.
 
@@ -37,10 +36,10 @@ def plot(
     file = checked_file("--out", Path(f"{run.resolve().name}.png") if out is None else out, overwrite=True)
     if run.resolve() in file.resolve().parents:
         raise BayesattnError(f"--out must not be in the run, got {file}")
-    refuse_to_overwrite(file, overwrite, folder=False)
-    with working("reading the run, drawing"):
+    screen.refuse_to_overwrite(file, overwrite, folder=False)
+    with screen.working("reading the run, drawing"):
         figure, missing = figure_and_lacking(run, [of.value for of in kind or ()] or None)
         save(figure, file, overwrite=overwrite)
     for name, why in ({} if kind else missing).items():
-        screen.print(f"no {name}: {why}")
-    say_where(f"figure in {file}")
+        screen.console.print(f"no {name}: {why}")
+    screen.say_where(f"figure in {file}")

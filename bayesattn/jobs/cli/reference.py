@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from bayesattn._util.errors import BayesattnError
-from bayesattn.jobs.cli.options import Json
-from bayesattn.jobs.cli.screen import new_table, print_json, print_table, say, say_where
+from bayesattn._util.text import cells
+from bayesattn.jobs.cli import options, screen
 from bayesattn.questions.reference import load, names
 from bayesattn.questions.reference.formats import FORMATS
 from bayesattn.questions.reference.formats import export as write
@@ -24,7 +24,7 @@ def reference(
         "npz"
     ],
     out: Annotated[Path | None, typer.Option(help="Folder for the files; by default out/reference.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Posteriors whose truth is known: list them, show a truth, or write one for other tools.
 
@@ -43,15 +43,15 @@ def reference(
     else:
         files = write(name, folder, format=form.value)
         if as_json:
-            print_json({"files": [str(file) for file in files]})
+            screen.print_json({"files": [str(file) for file in files]})
         for file in [] if as_json else files:
-            say_where(str(file))
+            screen.say_where(str(file))
 
 
 def _list(as_json: bool) -> None:
     loaded = [load(name) for name in names()]
     if as_json:
-        print_json(
+        screen.print_json(
             [
                 {
                     "name": each.name,
@@ -66,14 +66,17 @@ def _list(as_json: bool) -> None:
             ]
         )
         return
-    table = new_table("name", "what", "quantities", "routes differ by", text=("what",))
-    for each in loaded:
-        agreement = each.truth.agreement
-        table.add_row(
-            each.name, each.about, str(len(each.truth.names)), f"{agreement.largest:.1f} < {agreement.bound:.1f}"
-        )
-    print_table("reference posteriors", table)
-    say(
+    rows = [
+        {
+            "name": each.name,
+            "what": each.about,
+            "quantities": str(len(each.truth.names)),
+            "routes differ by": f"{each.truth.agreement.largest:.1f} < {each.truth.agreement.bound:.1f}",
+        }
+        for each in loaded
+    ]
+    screen.print_table("reference posteriors", rows, ["what"])
+    screen.say(
         "routes differ by: largest difference between the two routes to the truth, in standard errors, over all quantities,"
         " and the largest that chance explains"
     )
@@ -82,11 +85,12 @@ def _list(as_json: bool) -> None:
 def _show(name: str, as_json: bool) -> None:
     loaded = load(name)
     if as_json:
-        print_json({"name": name, "quantities": loaded.truth.table.reset_index().to_dict(orient="list")})
+        screen.print_json({"name": name, "quantities": loaded.truth.table.reset_index().to_dict(orient="list")})
         return
-    table = new_table("quantity", "mean", "error", "sd", "error ", "10 %", "50 %", "90 %", text=("quantity",))
-    truth, best = loaded.truth, loaded.truth.combined
-    for row in zip(truth.names, best.mean, best.mean_error, best.sd, best.sd_error, *truth.quantiles.T, strict=True):
-        table.add_row(row[0], *(f"{number:.4g}" for number in row[1:]))
-    print_table(f"{name}: {loaded.about}", table)
-    say(f"by collapsed chains and {truth.route}")
+    columns = {"mean": "mean", "error": "mean error", "sd": "sd", "error ": "sd error"}
+    columns |= {f"{share} %": f"{share}%" for share in (10, 50, 90)}
+    forms = {heading: (column, ".4g") for heading, column in columns.items()}
+    table = loaded.truth.table.reset_index().to_dict("records")
+    rows = [{"quantity": row["quantity"]} | cells(row, forms) for row in table]
+    screen.print_table(f"{name}: {loaded.about}", rows, ["quantity"])
+    screen.say(f"by collapsed chains and {loaded.truth.route}")

@@ -7,16 +7,15 @@ from typing import Annotated
 import jax
 import typer
 
+from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.cli.compiled import LEAST_COMPILE_SECONDS
-from bayesattn.jobs.cli.options import OverwriteOut
-from bayesattn.jobs.cli.screen import refuse_to_overwrite, say_where, working
 from bayesattn.jobs.runs.folder import found_in
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders that hold runs.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    overwrite: OverwriteOut = False,
+    overwrite: options.OverwriteOut = False,
 ) -> None:
     """Write one self-contained HTML page about runs: verdict, figures, diagnostics, warnings, provenance.
 
@@ -29,7 +28,7 @@ def report(
     ):  # Set by `keep_compiled`, not by the user.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     paths = [run for folder in runs for run in found_in(folder)]
-    refuse_to_overwrite(out, overwrite, folder=False)
-    with working("reading runs, solving the theory, drawing"):
+    screen.refuse_to_overwrite(out, overwrite, folder=False)
+    with screen.working("reading runs, solving the theory, drawing"):
         page.report(paths, out, overwrite=overwrite)
-    say_where(f"report in {out}")
+    screen.say_where(f"report in {out}")

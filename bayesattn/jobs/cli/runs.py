@@ -14,9 +14,10 @@ from rich.text import Text
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell
 from bayesattn.checks.diagnostics import WATCHED_QUANTITIES
+from bayesattn.checks.mixing import COLUMNS
 from bayesattn.jobs import runs as runs_on_disk
-from bayesattn.jobs.cli.options import Json
-from bayesattn.jobs.cli.screen import as_options, new_table, print_json, say_where, screen
+from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli.screen import console
 
 NAME_PARTS = re.compile(r"[^ /_,-]*[ /_,-]|[^ /_,-]+")
 SHORTEST_NAME = 12
@@ -32,7 +33,7 @@ def runs(
     ] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between refreshes.")] = 2.0,
     netcdf: Annotated[Path | None, typer.Option(help="Export the run's draws to this NetCDF file.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """List runs with state, progress, R-hat, effective sample size and divergences, and warn of what is wrong with them.
 
@@ -40,16 +41,16 @@ def runs(
     """
     if netcdf is not None:
         runs_on_disk.Run(folder).to_netcdf(netcdf)
-        say_where(f"draws written to {netcdf}")
+        screen.say_where(f"draws written to {netcdf}")
         return
     rows = runs_on_disk.overview(folder)
     if as_json:
-        print_json(rows)
+        screen.print_json(rows)
         return
     if not watch:
-        screen.print(_page(folder, rows))
+        console.print(_page(folder, rows))
         return
-    with Live(_page(folder, rows), console=screen, auto_refresh=False) as live:
+    with Live(_page(folder, rows), console=console, auto_refresh=False) as live:
         while any(row["state"] == "running" for row in rows):
             time.sleep(interval)
             rows = runs_on_disk.overview(folder)
@@ -57,49 +58,42 @@ def runs(
 
 
 def _page(folder: Path, rows: list[PlainDict]) -> Group:
-    headings = ("run", "model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "div.")
-    table = new_table(*headings, text=("run", "model", "sampler", "state"))
-    table.padding = (0, 1, 0, 0)
+    table = screen.new_table([_texts(row) for row in rows], ["run", "model", "sampler", "state"])
+    table.padding = screen.NARROW_GAPS
     for column in table.columns[1:]:
         column.no_wrap = True  # Names of runs use the remaining room, and break between their parts.
+    _break_names(table)
+    notes = [Text(f"{row['run']}: {row['error']}", style="red") for row in rows if row["error"]]
+    if any(row.get("diagnostics") for row in rows):
+        notes.insert(0, Text(f"R-hat and ESS: the worst of {WATCHED_QUANTITIES}"))
     advice: dict[str, list[str]] = {}
-    notes = []
     for row in rows:
-        state = Text(row["state"], style=STYLES[row["state"]])
-        if row["state"] == "unreadable":
-            table.add_row(row["run"], "", "", "", "", state)
-            notes.append(Text(f"{row['run']}: {as_options(row['error'])}", style="red"))
-            continue
-        diagnostics = row["diagnostics"] or {}
-        numbers = (
-            f"{100 * row['progress']:.0f} %",
-            cell(diagnostics["rhat"], ".3f") if diagnostics else "",
-            cell(diagnostics["ess"], ".0f") if diagnostics else "",
-            str(diagnostics.get("divergences", "")),
-        )
-        sampler = (
-            row["sampler"] if row["parameterisation"] == "collapsed" else f"{row['sampler']} {row['parameterisation']}"
-        )
-        table.add_row(
-            row["run"], row["model"], _setting(row["width"]), _setting(row["temperature"]), sampler, state, *numbers
-        )
-        if row["error"]:
-            notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
         # A run that is still being sampled may improve.
         if row["state"] != "running":
-            for warning in diagnostics.get("warnings", ()):
+            for warning in (row.get("diagnostics") or {}).get("warnings", ()):
                 advice.setdefault(warning.rpartition(": ")[2], []).append(f"{row['run']}: {warning}")
         if row["state"] == "interrupted":
-            advice.setdefault("resume it", []).append(
-                f"{row['run']}: interrupted; the command that started it resumes it"
-            )
+            resume = f"{row['run']}: interrupted; the command that started it resumes it"
+            advice.setdefault("resume it", []).append(resume)
     for warnings in advice.values():
         more = f" (and {len(warnings) - 1} more runs like it)" if len(warnings) > 1 else ""
         notes.append(Text(warnings[0] + more, style="yellow"))
-    if any(row.get("diagnostics") for row in rows):
-        notes.insert(0, Text(f"R-hat and ESS: the worst of {WATCHED_QUANTITIES}"))
-    _break_names(table)
     return Group(Text(f"runs in {folder}", style="italic"), table, *notes)
+
+
+def _texts(row: PlainDict) -> PlainDict:
+    """Row of the table; the cells of a run that cannot be read are empty."""
+    texts = dict.fromkeys(("run", "model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "div."), "")
+    texts |= {"run": row["run"], "state": Text(row["state"], style=STYLES[row["state"]])}
+    if row["state"] == "unreadable":
+        return texts
+    form = "" if row["parameterisation"] == "collapsed" else f" {row['parameterisation']}"
+    texts |= {"model": row["model"], "sampler": row["sampler"] + form, "done": f"{100 * row['progress']:.0f} %"}
+    texts |= {"N": _setting(row["width"]), "T": _setting(row["temperature"])}
+    if diagnostics := row["diagnostics"]:
+        texts |= {name: cell(diagnostics[number], form) for name, (number, form) in COLUMNS.items() if name in texts}
+        texts["div."] = str(diagnostics["divergences"])
+    return texts
 
 
 def _break_names(table: Table) -> None:
@@ -107,11 +101,11 @@ def _break_names(table: Table) -> None:
     runs, *others = table.columns
     rest = Table(*others, box=None, padding=table.padding)
     rest.rows.extend(table.rows)
-    if screen.measure(rest).maximum + 2 * SHORTEST_NAME > screen.width:
+    if console.measure(rest).maximum + 2 * SHORTEST_NAME > console.width:
         for column in others:
             if column.header in ("model", "sampler"):
                 column._cells = [_broken(str(name), SHORTEST_NAME) for name in column.cells]
-    room = max(SHORTEST_NAME, screen.width - screen.measure(rest).maximum - 2)
+    room = max(SHORTEST_NAME, console.width - console.measure(rest).maximum - 2)
     runs._cells = [_broken(str(name), room) for name in runs.cells]
 
 

@@ -6,40 +6,14 @@ from typing import Annotated
 
 import typer
 
+import bayesattn as ba
 from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
-from bayesattn._util.text import cell, with_error
+from bayesattn._util.text import cell, cells, with_error
+from bayesattn.checks.mixing import COLUMNS
 from bayesattn.jobs import runs
-from bayesattn.jobs.cli.options import (
-    AUTO_SAMPLER,
-    COLLAPSED,
-    Chains,
-    DataSeed,
-    Draws,
-    Json,
-    ModelName,
-    ParameterisationName,
-    SamplerName,
-    Seed,
-    ShowAll,
-    Temperature,
-    Warmup,
-    Width,
-    models,
-)
-from bayesattn.jobs.cli.screen import (
-    CANNOT_TELL,
-    MOST_DIAGONAL_ENTRIES,
-    bars,
-    errors,
-    new_table,
-    print_json,
-    print_table,
-    say,
-    say_paths,
-    say_where,
-)
+from bayesattn.jobs.cli import options, screen
 from bayesattn.models.network_posterior import NetworkPosterior
 
 ENTRIES_OF_LEAST_ESS = 3
@@ -47,17 +21,17 @@ ENTRIES_OF_LEAST_ESS = 3
 
 
 def sample(
-    model: ModelName,
+    model: options.ModelName,
     out: Annotated[Path, typer.Option(help="Folder of the run, a Zarr store; an existing run is resumed.")],
-    width: Width = None,
-    temperature: Temperature = None,
-    data_seed: DataSeed = None,
-    sampler: SamplerName = AUTO_SAMPLER,
-    parameterisation: ParameterisationName = COLLAPSED,
-    chains: Chains = 4,
-    warmup: Warmup = 500,
-    draws: Draws = 1000,
-    seed: Seed = 0,
+    width: options.Width = None,
+    temperature: options.Temperature = None,
+    data_seed: options.DataSeed = None,
+    sampler: options.SamplerName = options.AUTO_SAMPLER,
+    parameterisation: options.ParameterisationName = options.COLLAPSED,
+    chains: options.Chains = 4,
+    warmup: options.Warmup = 500,
+    draws: options.Draws = 1000,
+    seed: options.Seed = 0,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,8 +54,8 @@ def sample(
     overwrite: Annotated[
         bool, typer.Option(help="Replace the run at --out; the old run is kept until the new one is complete.")
     ] = False,
-    show_all: ShowAll = False,
-    as_json: Json = False,
+    show_all: options.ShowAll = False,
+    as_json: options.Json = False,
 ) -> None:
     """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
 
@@ -90,7 +64,7 @@ def sample(
 
     Example: bayesattn sample hidden_markov --draws 2000 --out out/run
     """
-    [case] = models(model, None if width is None else [width], temperature, data_seed)
+    case = ba.load_model(model, width=width, temperature=temperature, seed=data_seed)
     settings: PlainDict = {
         "sampler": sampler.value,
         "parameterisation": parameterisation.value,
@@ -104,7 +78,7 @@ def sample(
     if keep:
         settings["keep"] = keep
     before = _done(out)
-    with bars(quiet=as_json) as bar:
+    with screen.bars(quiet=as_json) as bar:
         try:
             run = runs.sample(
                 case,
@@ -119,53 +93,54 @@ def sample(
         except KeyboardInterrupt as interrupt:
             status = interrupt.args[0] if interrupt.args else 130
             text = f"{_done(runs.under_way(out))} of {chains * (warmup + draws)} steps are recorded in {out}"
-            errors.print(f"bayesattn: interrupted; {text}; the same command resumes", soft_wrap=True)
+            screen.errors.print(f"bayesattn: interrupted; {text}; the same command resumes", soft_wrap=True)
             raise typer.Exit(status) from None
     if not run.drawn:
-        say_where(f"{out} has no draws of all chains yet: run the same command to continue")
-        raise typer.Exit(CANNOT_TELL)
+        screen.say_where(f"{out} has no draws of all chains yet: run the same command to continue")
+        raise typer.Exit(screen.CANNOT_TELL)
     rows = [row for row in run.summary() if row["quantity"] == "order_parameter"]
     diagnostics = run.diagnose()
     if as_json:
-        print_json(
+        screen.print_json(
             {"out": str(out), "identity": run.identity, "order_parameter": rows, "diagnostics": diagnostics.to_dict()}
         )
         return
     if rows:
         _print_entries(case, rows, show_all)
-    say(diagnostics.overall())
+    screen.say(diagnostics.overall())
     for warning in diagnostics.warnings():
-        say(f"warning: {warning}", style="yellow")
+        screen.say(f"warning: {warning}", style="yellow")
     if not run.complete:
-        say_where(
+        screen.say_where(
             f"{out} is stopped: {run.drawn} draws of {chains} chains; without target and limit, the same command continues"
         )
         return
     complete = before == chains * (warmup + draws) and not overwrite
-    say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.drawn} draws of {chains} chains")
+    screen.say_where(
+        f"{out} {'was already complete' if complete else 'is complete'}: {run.drawn} draws of {chains} chains"
+    )
 
 
-def _print_entries(case: NetworkPosterior, rows: list[PlainDict], show_all: bool) -> None:
-    biased = "bias" in rows[0]
-    table = new_table("entry", "mean", "sd", "R-hat", "ESS", "tail ESS", *(["step bias"] if biased else []))
+def _print_entries(case: NetworkPosterior, entries: list[PlainDict], show_all: bool) -> None:
     numbers = {name: number for number, name in enumerate(case.row_names, 1)}
-    off = [row for row in rows if row["path"] != row["other_path"] and row["ess"] is not None]
-    fewest = sorted(off, key=lambda row: row["ess"])[:ENTRIES_OF_LEAST_ESS]
-    own = sorted((row for row in rows if row["path"] == row["other_path"]), key=lambda row: -row["mean"])[
-        :MOST_DIAGONAL_ENTRIES
-    ]
-    chosen = [row for row in rows if show_all or row in own or row in fewest]
-    for row in chosen:
-        cells = [with_error(row["mean"], row["error"])]
-        forms = (("sd", ".3g"), ("rhat", ".3f"), ("ess", ".0f"), ("tail_ess", ".0f"))
-        cells += [cell(row[name], form) for name, form in forms]
-        cells += [with_error(row["bias"], row["bias_error"])] if biased else []
-        table.add_row(f"{numbers[row['path']]},{numbers[row['other_path']]}", *cells)
-    print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", table)
-    say("±: Monte Carlo error; R-hat, ESS, tail ESS: of the draws of that entry")
-    say_paths(case.row_names, [numbers[row[axis]] for row in chosen for axis in ("path", "other_path")])
-    if len(chosen) < len(rows):
-        say(f"{len(rows) - len(chosen)} entries are not shown: --all shows them")
+    own, off = ([each for each in entries if (each["path"] == each["other_path"]) == same] for same in (True, False))
+    largest = sorted(own, key=lambda each: -each["mean"])[: screen.MOST_DIAGONAL_ENTRIES]
+    known = [each for each in off if each["ess"] is not None]
+    fewest = sorted(known, key=lambda each: each["ess"])[:ENTRIES_OF_LEAST_ESS]
+    chosen = [each for each in entries if show_all or each in largest or each in fewest]
+    rows: list[dict[str, str]] = []
+    for each in chosen:
+        row = {
+            "entry": f"{numbers[each['path']]},{numbers[each['other_path']]}",
+            "mean": with_error(each["mean"], each["error"]),
+            "sd": cell(each["sd"], ".3g"),
+        } | cells(each, COLUMNS)
+        rows.append(row | ({"step bias": with_error(each["bias"], each["bias_error"])} if "bias" in each else {}))
+    screen.print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", rows)
+    screen.say("±: Monte Carlo error; R-hat, ESS, tail ESS: of the draws of that entry")
+    screen.say_paths(case.row_names, [numbers[each[axis]] for each in chosen for axis in ("path", "other_path")])
+    if len(chosen) < len(entries):
+        screen.say(f"{len(entries) - len(chosen)} entries are not shown: --all shows them")
 
 
 def _parsed_option(text: str) -> tuple[str, object]:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import finite, replace_file, require_new
-from bayesattn._util.plain import PlainDict
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.progress import Bar, Bars, StandardError
 from bayesattn._util.text import printable
 
@@ -45,7 +45,7 @@ class Screen(Console):
         return super().render_str(printable(text), **settings)
 
 
-screen, errors = Screen(), Screen(cast(IO[str], StandardError()))
+console, errors = Screen(), Screen(cast(IO[str], StandardError()))
 
 
 def bars(quiet: bool = False) -> Bars:
@@ -60,39 +60,53 @@ def working(description: str, quiet: bool = False) -> Iterator[Bar]:
         yield shown.add(description)
 
 
-def new_table(*headings: str, text: Collection[str] = ()) -> Table:
-    """Table whose numbers never wrap; the text columns named in `text` wrap on a narrow screen."""
+def new_table(
+    rows: Sequence[PlainMapping],
+    words: Collection[str] = (),
+    once: Collection[str] = (),
+    styles: Sequence[str | None] = (),
+) -> Table:
+    """Table of rows of text by heading, whose numbers never wrap.
+
+    Columns in `words` hold words, which wrap on a narrow screen. Columns in `once` are blank where all of them are those of
+    the row above. `styles` has the style of each row.
+    """
     table = Table(box=None, padding=GAPS)
-    for heading in headings:
-        words = heading in text
-        table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+    for heading in rows[0]:
+        text = heading in words
+        table.add_column(heading, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+    above: PlainMapping = {}
+    for row, style in itertools.zip_longest(rows, styles):
+        same = all(row[heading] == above.get(heading) for heading in once)
+        table.add_row(*("" if same and heading in once else text for heading, text in row.items()), style=style)
+        above = row
     return table
 
 
-def print_table(title: str, table: Table) -> None:
-    """Print a title above a table. No cell is cut: a table too wide for the screen has narrower gaps, then longer lines."""
-    unlimited = screen.options.update(max_width=MOST_COLUMNS)
+def print_table(title: str, rows: Sequence[PlainMapping], words: Collection[str] = (), **settings: Any) -> None:
+    """Print a title above a `new_table`. No cell is cut: on a narrow screen gaps are narrower, then lines longer."""
+    table, unlimited = new_table(rows, words, **settings), console.options.update(max_width=MOST_COLUMNS)
     for column in table.columns:
         if column.no_wrap:
             column.min_width = max(cell_len(str(text)) for text in (column.header, *column.cells))
-    if table.__rich_measure__(screen, unlimited).minimum > screen.width:
+    if table.__rich_measure__(console, unlimited).minimum > console.width:
         table.padding = NARROW_GAPS
-        least = table.__rich_measure__(screen, unlimited).minimum
-        table.width = least if least > screen.width else None
-    screen.print(title, style="italic")
-    screen.print(table, crop=False)
+        least = table.__rich_measure__(console, unlimited).minimum
+        table.width = least if least > console.width else None
+    console.print(title, style="italic")
+    console.print(table, crop=False)
 
 
 def say(text: str, style: str | None = None) -> None:
     """Print sentences, with line breaks that keep numbers together with their errors and units."""
     bound = printable(UNBREAKABLE_SPACES.sub(NO_BREAK_SPACE, text))
-    lines = textwrap.wrap(bound, screen.width, break_long_words=False, break_on_hyphens=False)
-    screen.print("\n".join(lines).replace(NO_BREAK_SPACE, " "), style=style, soft_wrap=True)
+    lines = textwrap.wrap(bound, console.width, break_long_words=False, break_on_hyphens=False)
+    console.print("\n".join(lines).replace(NO_BREAK_SPACE, " "), style=style, soft_wrap=True)
 
 
 def say_where(text: str) -> None:
     """Print a sentence with a path on one line, so that a path of any length can be copied."""
-    screen.print(text, soft_wrap=True)
+    console.print(text, soft_wrap=True)
 
 
 MOST_DIAGONAL_ENTRIES = 20
@@ -103,11 +117,6 @@ def say_paths(names: Sequence[str], numbers: Collection[int]) -> None:
     """Print the names of the paths with these numbers; tables show only the numbers."""
     chosen = [f"{number}: {name}" for number, name in enumerate(names, 1) if number in numbers]
     say("paths: " + ", ".join(each.replace(" ", NO_BREAK_SPACE) for each in chosen))
-
-
-def as_options(text: str) -> str:
-    """Message of the library, with arguments replaced by command-line options."""
-    return text.replace("overwrite=True", "--overwrite")
 
 
 def to_json(content: PlainDict | list[PlainDict]) -> str:
@@ -125,12 +134,18 @@ def results_folder(command: str, model: str, out: Path | None, figure: Path | No
 
     Raises an error, before any computation, if the folder or the file `figure` cannot be written.
     """
-    folder = Path("out") / f"{command}-{Path(model).stem}"
+    folder = run_folder(command, model)
     numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
     folder = out or next(each for each in itertools.chain([folder], numbered) if not each.exists())
     refuse_to_overwrite(folder, overwrite)
     require_free_figure(figure, overwrite)
     return folder
+
+
+def run_folder(command: str, model: str, **settings: object) -> Path:
+    """Folder in out/ for the runs of a command, with the settings that are given in its name."""
+    given = [f"{name}={value}" for name, value in settings.items() if value is not None]
+    return Path("out") / "-".join([command, Path(model).stem, *given])
 
 
 def require_free_figure(file: Path | None, overwrite: bool) -> None:
@@ -167,3 +182,13 @@ def save_results(
     save(figure, folder / "figure.png", overwrite=True)
     if file is not None:
         save(figure, file, overwrite=overwrite)
+
+
+def save_figure(draw: Callable[[], "Figure"], file: Path | None, overwrite: bool, quiet: bool) -> None:
+    """Write a figure to the file of --figure, if it is given, and say where."""
+    from bayesattn.jobs.plots.style import save
+
+    if file is not None:
+        save(draw(), file, overwrite=overwrite)
+        if not quiet:
+            say_where(f"figure in {file}")

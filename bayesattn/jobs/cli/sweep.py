@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bayesattn._util.plain import PlainDict
-from bayesattn.jobs.cli.options import Json
-from bayesattn.jobs.cli.screen import (
-    FAILS,
-    as_options,
-    bars,
-    errors,
-    new_table,
-    print_json,
-    print_table,
-    say_where,
-    screen,
-)
+from bayesattn.jobs.cli import options, screen
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +34,7 @@ def sweep(
         bool, typer.Option(help="Replace runs of other settings, and those that are damaged.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states, and stop.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Complete many runs. Finished ones are skipped, interrupted ones resumed, failed ones recorded.
 
@@ -69,20 +58,20 @@ def sweep(
     by_run = table.groupby("run", sort=False).first()
     states = by_run["state"].value_counts().to_dict()
     if as_json:
-        print_json({"out": str(plan.out), "states": states, "results": str(plan.out / "results.parquet")})
+        screen.print_json({"out": str(plan.out), "states": states, "results": str(plan.out / "results.parquet")})
     else:
         for name, error in by_run["error_message"].dropna().items():
-            screen.print(f"{name}: {as_options(str(error))}", style="red", soft_wrap=True)
+            screen.console.print(f"{name}: {error}", style="red", soft_wrap=True)
         counted = ", ".join(f"{count} {state}" for state, count in states.items())
-        say_where(f"{len(by_run)} runs in {plan.out}: {counted}; table in results.csv and results.parquet")
+        screen.say_where(f"{len(by_run)} runs in {plan.out}: {counted}; table in results.csv and results.parquet")
     if states.get("complete", 0) < len(by_run):
-        raise typer.Exit(FAILS)
+        raise typer.Exit(screen.FAILS)
 
 
 def _run(plan: "Sweep", options: PlainDict, quiet: bool) -> "pd.DataFrame":
     from bayesattn.jobs import sweep as sweeps
 
-    with bars(quiet) as shown:
+    with screen.bars(quiet) as shown:
         bar = shown.add("starting workers", unit="steps")
 
         def report(standing: PlainDict) -> None:
@@ -93,16 +82,13 @@ def _run(plan: "Sweep", options: PlainDict, quiet: bool) -> "pd.DataFrame":
         try:
             return sweeps.run(plan, **options, progress=report)
         except KeyboardInterrupt as interrupt:
-            errors.print("bayesattn: interrupted; what was drawn is kept, and the same command resumes")
+            screen.errors.print("bayesattn: interrupted; what was drawn is kept, and the same command resumes")
             raise typer.Exit(interrupt.args[0] if interrupt.args else 130) from None
 
 
 def _print_plan(plan: "Sweep", as_json: bool) -> None:
-    rows = [(planned.name, planned.state()) for planned in plan.runs]
+    rows = [{"run": planned.name, "state": planned.state()} for planned in plan.runs]
     if as_json:
-        print_json({"runs": [{"run": name, "state": state} for name, state in rows]})
-        return
-    table = new_table("run", "state", text=("run", "state"))
-    for row in rows:
-        table.add_row(*row)
-    print_table(f"{len(rows)} runs in {plan.out}", table)
+        screen.print_json({"runs": rows})
+    else:
+        screen.print_table(f"{len(rows)} runs in {plan.out}", rows, ["run", "state"])

@@ -1,8 +1,9 @@
 """Command `bayesattn theory`: predictions of the theory for a model."""
 
 from contextlib import suppress
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
+import jax.numpy as jnp
 import numpy as np
 import typer
 
@@ -11,12 +12,14 @@ from bayesattn._util.checks import seed_number
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN, rounded, with_error
 from bayesattn.architecture import SKIP
-from bayesattn.jobs.cli.attention import print_attentions
-from bayesattn.jobs.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
-from bayesattn.jobs.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen
+from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli.screen import Bars, console
 from bayesattn.models import Model
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.queries_keys import QueriesAndKeys, heads_of
+from bayesattn.questions.preferred_attention import compare_attention, most_probable_attention
+from bayesattn.tasks.load import heads_of_task
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import MOST_COORDINATES, refuse_many, too_many
 
@@ -26,15 +29,15 @@ MAP_CELL = 9
 
 
 def theory(
-    model: ModelName,
-    width: Widths = None,
-    temperature: Temperatures = None,
-    data_seed: DataSeed = None,
+    model: options.ModelName,
+    width: options.Widths = None,
+    temperature: options.Temperatures = None,
+    data_seed: options.DataSeed = None,
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Also compute log p(Y), to choose width and temperature.")
     ] = False,
-    seed: Seed = 0,
-    as_json: Json = False,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y).
 
@@ -43,18 +46,21 @@ def theory(
     Example: bayesattn theory hidden_markov --width 10 --width 100 --evidence
     """
     seed_number("--seed", seed)
-    cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
-    if not has_fixed_attention(cases[0]):
-        print_attentions(cast(list[AttentionModel], cases), seed, as_json)
+    wanted = [{"temperature": hot, "width": n} for hot in temperature or [None] for n in width or [None]]
+    first = ba.load_model(model, **wanted[0], seed=data_seed)
+    others = ({name: value for name, value in each.items() if value is not None} for each in wanted[1:])
+    cases = [first, *(first.replace(**changes) for changes in others)]
+    if not has_fixed_attention(first):
+        _print_attentions(cast(list[AttentionModel], cases), seed, as_json)
         return
     for case in cases if evidence else ():
         refuse_many("the evidence", layer_shapes(case.architecture), "use fewer heads or narrower layers")
-    with bars(quiet=as_json) as shown:
+    with screen.bars(quiet=as_json) as shown:
         rows = [_theory_row(case, shown) for case in cases]
         if evidence:
             _add_evidence(rows, cases, seed, shown)
     if as_json:
-        print_json(rows)
+        screen.print_json(rows)
         return
     _print_diagonals(model, rows)
     if evidence:
@@ -62,60 +68,65 @@ def theory(
 
 
 def _print_diagonals(model: str, rows: list[PlainDict]) -> None:
-    headings = ("N", "T", "path", "saddle point", "to first order in 1/N")
-    table, paths = new_table(*headings, text=("path",)), len(rows[0]["paths"])
+    table, paths = [], rows[0]["paths"]
     for row in rows:
         own, corrected = np.diag(row["order_parameter"]), row["corrected_order_parameter"]
         corrected = None if corrected is None else np.diag(corrected)
-        greatest = np.sort(np.argsort(-own, kind="stable")[:MOST_PATHS_SHOWN])
-        case = (str(row["width"]), f"{row['temperature']:g}")
-        for path in greatest:
-            numbers = (UNKNOWN if values is None else f"{values[path]:#.4g}" for values in (own, corrected))
-            table.add_row(*case, f"{path + 1}: {row['paths'][path]}", *numbers)
-            case = ("", "")
-    print_table(f"{model}: diagonal entry of U for each path", table)
-    if paths > MOST_PATHS_SHOWN:
-        say(f"the {MOST_PATHS_SHOWN} greatest of {paths}; all of U is in --json")
+        for path in np.sort(np.argsort(-own, kind="stable")[:MOST_PATHS_SHOWN]):
+            texts = {"path": f"{path + 1}: {paths[path]}", "saddle point": f"{own[path]:#.4g}"}
+            texts["to first order in 1/N"] = UNKNOWN if corrected is None else f"{corrected[path]:#.4g}"
+            table.append(_settings(row) | texts)
+    screen.print_table(f"{model}: diagonal entry of U for each path", table, ["path"], once=["N", "T"])
+    if len(paths) > MOST_PATHS_SHOWN:
+        screen.say(f"the {MOST_PATHS_SHOWN} greatest of {len(paths)}; all of U is in --json")
     if any(row["corrected_order_parameter"] is None for row in rows):
-        say(f"{UNKNOWN}: more than {MOST_COORDINATES:,} coordinates, too many for an expansion to first order in 1/N")
-    if paths <= MOST_PATHS_SHOWN:
-        _print_few_heads(rows)
+        many = f"more than {MOST_COORDINATES:,} coordinates, too many for an expansion to first order in 1/N"
+        screen.say(f"{UNKNOWN}: {many}")
+    if len(paths) > MOST_PATHS_SHOWN:
+        for row in rows:
+            _print_heads(row)
         return
+    scores = []
     for row in rows:
-        _print_heads(row)
+        named = zip(row["ways"], row["head_scores"], strict=True)
+        heads = {
+            f"{layer}.{way}": f"{score:.3f}"
+            for layer, of in enumerate(named, 1)
+            for way, score in zip(*of, strict=True)
+        }
+        scores.append(_settings(row) | heads)
+    console.print()
+    screen.print_table("score of each head, by its layer and number", scores)
 
 
-def _print_few_heads(rows: list[PlainDict]) -> None:
-    """Print the score of each head, a line for each width and temperature."""
-    names = [f"{layer}.{way}" for layer, ways in enumerate(rows[0]["ways"], 1) for way in ways]
-    table = new_table("N", "T", *names)
-    for row in rows:
-        scores = (f"{score:.3f}" for layer in row["head_scores"] for score in layer)
-        table.add_row(str(row["width"]), f"{row['temperature']:g}", *scores)
-    screen.print()
-    print_table("score of each head, by its layer and number", table)
+def _settings(row: PlainDict) -> dict[str, str]:
+    return {"N": str(row["width"]), "T": f"{row['temperature']:g}"}
 
 
 def _print_heads(row: PlainDict) -> None:
     """Print the score of each head and, for two layers, the diagonal entries of U by their heads."""
-    case, scores = f"N = {row['width']}, T = {row['temperature']:g}", row["head_scores"]
-    ways = row["ways"]
-    table = new_table("head", *(f"layer {layer}" for layer in range(1, len(scores) + 1)))
-    for way in sorted({way for layer in ways for way in layer}, key=lambda way: int(way) if way != SKIP else 0):
-        of_layers = (dict(zip(*layer, strict=True)).get(way) for layer in zip(ways, scores, strict=True))
-        table.add_row(way, *("" if score is None else f"{score:.3f}" for score in of_layers))
-    screen.print()
-    print_table(f"score of each head, {case}", table)
+    case, scores, ways = f"N = {row['width']}, T = {row['temperature']:g}", row["head_scores"], row["ways"]
+    layers = [dict(zip(*layer, strict=True)) for layer in zip(ways, scores, strict=True)]
+    names = sorted({way for layer in ways for way in layer}, key=lambda way: int(way) if way != SKIP else 0)
+    of_layers = [
+        {f"layer {number}": f"{layer[way]:.3f}" if way in layer else "" for number, layer in enumerate(layers, 1)}
+        for way in names
+    ]
+    console.print()
+    table = [{"head": way} | texts for way, texts in zip(names, of_layers, strict=True)]
+    screen.print_table(f"score of each head, {case}", table)
     if len(scores) != 2:
         return
     own = np.diag(row["order_parameter"]).reshape(*map(len, scores), -1).mean(-1)  # over outputs
-    across = max(1, (screen.width - MAP_CELL) // MAP_CELL)
+    across = max(1, (console.width - MAP_CELL) // MAP_CELL)
     for first in range(0, own.shape[1], across):
-        table = new_table("", *(f"2.{way}" for way in ways[1][first : first + across]))
-        for way, entries in zip(ways[0], own[:, first : first + across], strict=True):
-            table.add_row(f"1.{way}", *(f"{entry:.2g}" for entry in entries))
-        screen.print()
-        print_table(f"diagonal entry of U by heads of layers 1 (rows) and 2 (columns), {case}", table)
+        columns = {f"2.{way}": first + place for place, way in enumerate(ways[1][first : first + across])}
+        table = [
+            {"": f"1.{way}"} | {name: f"{entries[column]:.2g}" for name, column in columns.items()}
+            for way, entries in zip(ways[0], own, strict=True)
+        ]
+        console.print()
+        screen.print_table(f"diagonal entry of U by heads of layers 1 (rows) and 2 (columns), {case}", table)
 
 
 def _theory_row(case: Model, shown: Bars) -> PlainDict:
@@ -154,15 +165,57 @@ def _add_evidence(rows: list[PlainDict], cases: list[Model], seed: int, shown: B
 
 
 def _print_evidence(rows: list[PlainDict]) -> None:
-    best = max(rows, key=lambda row: row["evidence"]["log_evidence"])
-    table = new_table("N", "T", "log p(Y)", "method", "GP limit", "", text=("method",))
+    best, table = max(rows, key=lambda row: row["evidence"]["log_evidence"]), []
     for row in rows:
         evidence = row["evidence"]
         value = with_error(evidence["log_evidence"], evidence["error"]) + ("" if evidence["reliable"] else " ?")
         gp = UNKNOWN if evidence["gp"] is None else rounded(evidence["gp"], evidence["error"])
-        mark = "best" if row is best else ""
-        table.add_row(str(row["width"]), f"{row['temperature']:g}", value, evidence["method"], gp, mark)
-    screen.print()
-    print_table("log evidence, log p(Y | N, T)", table)
+        texts = {"log p(Y)": value, "method": evidence["method"], "GP limit": gp, "": "best" if row is best else ""}
+        table.append(_settings(row) | texts)
+    console.print()
+    screen.print_table("log evidence, log p(Y | N, T)", table, ["method"])
     if not all(row["evidence"]["reliable"] for row in rows):
-        say("?: not reliable, the stated error is too small", style="yellow")
+        screen.say("?: not reliable, the stated error is too small", style="yellow")
+
+
+def _print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> None:
+    """Print log evidences of the task's own, uniform and most probable heads, at each width and temperature."""
+    with screen.working("searching for the most probable attention", as_json):
+        compared = [compare_attention(case, _candidates(case, seed), seed=seed) for case in cases]
+    if as_json:
+        screen.print_json(
+            [
+                {"temperature": case.temperature} | each._asdict()
+                for case, comparison in zip(cases, compared, strict=True)
+                for each in comparison.rows
+            ]
+        )
+        return
+    table = [
+        {
+            "attention": each.candidate,
+            "N": str(each.width),
+            "T": f"{case.temperature:g}",
+            "log p(Y | Q, K)": with_error(each.log_evidence, each.error),
+            "below the best": "" if each.difference == 0 else with_error(-each.difference, each.difference_error),
+        }
+        for case, comparison in zip(cases, compared, strict=True)
+        for each in comparison.rows
+    ]
+    screen.print_table(f"{cases[0].name}: log evidence of several attentions", table, ["attention"])
+    for comparison in compared:
+        screen.say(comparison.summary())
+    if any(each.candidate == "most probable" for each in compared[0].rows):
+        screen.say("most probable: the maximum of log p(Y | Q, K) + log p(Q, K) found by ascent from a prior draw")
+
+
+def _candidates(case: AttentionModel, seed: int) -> dict[str, Any]:
+    """Candidates by name: the task's own heads, if it has any, the most probable heads, and uniform heads."""
+    prior, found = QueriesAndKeys.of(case), {}
+    if all((*case.query_variances, *case.key_variances)):  # With a variance of 0, all attention is uniform.
+        rng = np.random.default_rng(seed)
+        start = heads_of(prior.named({name: jnp.asarray(rng.normal(size=shape)) for name, shape in prior.sites()}))
+        found["most probable"] = most_probable_attention(case, start).queries_and_keys
+    found["uniform"] = [tuple(np.zeros(shape) for _ in range(2)) for shape in prior.shapes]
+    own = heads_of_task(case)
+    return found if own is None else {"the task's": own} | found

@@ -1,9 +1,11 @@
 """Figures of runs, and of theory against draws."""
 
-from bayesattn.jobs.plots.calibration import calibration_figure
-from bayesattn.jobs.plots.grading import grade_figure
-from bayesattn.jobs.plots.heads import heads_figure
-from bayesattn.jobs.plots.learning_coefficient import learning_coefficient_figure
+from bayesattn.jobs.plots.questions import (
+    calibration_figure,
+    grade_figure,
+    heads_figure,
+    learning_coefficient_figure,
+)
 from bayesattn.jobs.plots.run import KINDS, run_figure
 from bayesattn.jobs.plots.style import literal, save
 from bayesattn.jobs.plots.validation import validation_figure

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import arviz_stats
 import numpy as np
-from jaxtyping import Float
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
@@ -89,9 +89,9 @@ def ess(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
     _legend(figure, panels[0])
 
 
-def energy(figure: FigureBase, values: Float[np.ndarray, "chain draw"]) -> None:
+def energy(figure: FigureBase, draws: xr.DataTree) -> None:
     """Draw the energy, its changes between draws, and BFMI; changes much smaller than its spread mean slow chains."""
-    colors = palette()
+    colors, values = palette(), draws["sample_stats"].to_dataset()["energy"].values
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     centred, changes = (values - values.mean()).ravel(), np.diff(values, axis=1).ravel()
     edges = np.histogram_bin_edges(np.concatenate([centred, changes]), 40)

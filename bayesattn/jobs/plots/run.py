@@ -1,7 +1,7 @@
 """Figures of draws, on disk or in memory: mixing of chains, posterior of U, and predictions."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -26,6 +26,7 @@ from bayesattn.jobs.plots.style import (
     short,
     whole_numbers,
 )
+from bayesattn.jobs.tables import MOST_PATHS
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset
 from bayesattn.models.origin import described_in
@@ -38,8 +39,6 @@ WIDTH, HEIGHTS = 13.0, {"trace": 2.6, "rank": 2.8, "ess": 2.8, "energy": 2.8, "U
 """Width of the page and heights of the kinds of figures, in inches."""
 MOST_EXAMPLES_WITH_INTERVALS = 60
 """Largest number of test examples that have separate intervals."""
-MOST_PATHS_DRAWN = 20
-"""Largest number of paths shown; with more paths, those with the largest diagonal entries of U are shown."""
 
 
 class Names(NamedTuple):
@@ -49,7 +48,6 @@ class Names(NamedTuple):
     outputs: Sequence[str] | None = None
 
 
-UNNAMED = Names()
 LOG_AXIS_RATIO = 30.0
 """Ratio of the largest to the smallest entry above which the axis is logarithmic."""
 
@@ -72,29 +70,27 @@ def run_figure(run: Draws, kinds: Sequence[str] | None = None) -> Figure:
 
 def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[Figure, dict[str, str]]:
     """Figure of `run_figure`, and the kinds without data, with reasons."""
-    for kind in [kinds] if isinstance(kinds, str) else kinds or ():
+    wanted = [kinds] if isinstance(kinds, str) else kinds or ()
+    for kind in wanted:
         one_of("kinds", kind, KINDS)
-    kinds = [kinds] if isinstance(kinds, str) else kinds
     draws = opened(run).compute()
     if not draws["posterior"].sizes["draw"]:
         raise BayesattnError("run must have draws to show, got one that has none yet")
     missing = lacking(draws)
-    for kind in kinds or ():
-        if kind in missing:
-            raise BayesattnError(f"kinds may hold {kind!r} only if there are data for it, but {missing[kind]}")
+    if absent := next((kind for kind in wanted if kind in missing), None):
+        raise BayesattnError(f"kinds may hold {absent!r} only if there are data for it, but {missing[absent]}")
     quantities = diagnostics.scalars(draws)
-    chosen = [kind for kind in KINDS if kind in (kinds or KINDS) and kind not in missing]
+    chosen = [kind for kind in KINDS if kind in (wanted or KINDS) and kind not in missing]
     figure = plt.figure(figsize=(WIDTH, 0.7 + sum(HEIGHTS[kind] for kind in chosen)), layout="constrained")
     figure.suptitle(run_title(draws), fontsize=13)
-    names = names_of(draws)
-    heights = [HEIGHTS[kind] for kind in chosen]
-    for part, kind in zip(np.atleast_1d(figure.subfigures(len(chosen), 1, height_ratios=heights)), chosen, strict=True):
-        draw(part, kind, draws, quantities, names)
+    parts = figure.subfigures(len(chosen), 1, height_ratios=[HEIGHTS[kind] for kind in chosen], squeeze=False)
+    for part, kind in zip(parts.flat, chosen, strict=True):
+        draw(part, kind, draws, quantities)
     return figure, missing
 
 
 def names_of(draws: xr.DataTree) -> Names:
-    """Names in the description of a tree; `UNNAMED` without a description, or for a model without heads."""
+    """Names in the description of a tree; empty without a description, or for a model without heads."""
     about = described_in(draws)
     try:
         arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]
@@ -103,7 +99,7 @@ def names_of(draws: xr.DataTree) -> Names:
             return Names(None, outputs if outputs and len(outputs) == arch.outputs else None)
         return Names(arch.way_names(names["head_names"]))
     except (AttributeError, KeyError, TypeError, ValueError):
-        return UNNAMED
+        return Names()
 
 
 def run_title(draws: xr.DataTree) -> str:
@@ -121,18 +117,14 @@ def run_title(draws: xr.DataTree) -> str:
     return ", ".join([*parts, f"{chains} of {sizes['draw']} draws"])
 
 
-def draw(figure: FigureBase, kind: str, draws: Draws, quantities: Mapping[str, Scalar], names: Names = UNNAMED) -> None:
-    """Draw one kind of figure of draws and their `scalars` into a figure or subfigure, with names if known."""
-    draws = opened(draws)
-    if kind == "energy":
-        diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
-    elif kind == "U":
-        central(figure, draws, names)
-    elif kind == "prediction":
-        prediction(figure, draws, names)
+def draw(figure: FigureBase, kind: str, draws: Draws, quantities: Mapping[str, Scalar]) -> None:
+    """Draw one kind of figure of draws and their `scalars` into a figure or subfigure."""
+    of_quantities = {"trace": diagnostics.trace, "rank": diagnostics.rank, "ess": diagnostics.ess}
+    of_draws = {"energy": diagnostics.energy, "U": central, "prediction": prediction}
+    if kind in of_quantities:
+        of_quantities[kind](figure, quantities)
     else:
-        kinds: dict[str, Callable] = {"trace": diagnostics.trace, "rank": diagnostics.rank, "ess": diagnostics.ess}
-        kinds[kind](figure, quantities)
+        of_draws[kind](figure, opened(draws))
 
 
 def lacking(draws: Draws) -> dict[str, str]:
@@ -156,12 +148,12 @@ def lacking(draws: Draws) -> dict[str, str]:
     return why
 
 
-def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
+def central(figure: FigureBase, draws: xr.DataTree) -> None:
     """Draw the posterior mean of U and the posteriors of its diagonal entries; for a latent model, of z and its entries.
 
     For many paths: the mean of U's diagonal by heads of the first layer and of the layers above, and the largest entries.
     """
-    posterior, heads = dataset(opened(draws), "posterior"), known.heads
+    posterior, heads = dataset(draws, "posterior"), names_of(draws).heads
     (left, right), above = figure.subplots(1, 2, width_ratios=(1, 1.1)), None
     if "order_parameter" in posterior:
         sampled, name = posterior["order_parameter"], "U"
@@ -169,8 +161,8 @@ def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
         rows = columns = entries = names
         of_entries = np.einsum("cdpp->cdp", sampled.values)
         title = "diagonal entries of U"
-        if len(names) > MOST_PATHS_DRAWN:
-            greatest = np.sort(np.argsort(-of_entries.mean((0, 1)), kind="stable")[:MOST_PATHS_DRAWN])
+        if len(names) > MOST_PATHS:
+            greatest = np.sort(np.argsort(-of_entries.mean((0, 1)), kind="stable")[:MOST_PATHS])
             if heads is not None and len(heads) > 1:
                 by_heads = of_entries.reshape(*of_entries.shape[:2], len(heads[0]), -1)
                 sampled, name = xr.DataArray(by_heads, dims=("chain", "draw", "head", "above")), "the diagonal of U"
@@ -179,7 +171,7 @@ def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
                 if len(heads) > 2:
                     above, columns = f"paths of layers 2 to {len(heads)}", [*map(str, range(1, by_heads.shape[3] + 1))]
             entries, of_entries = [names[path] for path in greatest], of_entries[:, :, greatest]
-            title = f"{MOST_PATHS_DRAWN} greatest of {len(names)} {title}"
+            title = f"{MOST_PATHS} greatest of {len(names)} {title}"
     else:
         sampled, name = posterior["latent"], "z"
         values, features = sampled.shape[2:]
@@ -217,9 +209,8 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
     legend_below(axes, 3)
 
 
-def prediction(figure: FigureBase, draws: Draws, names: Names = UNNAMED) -> None:
+def prediction(figure: FigureBase, draws: xr.DataTree) -> None:
     """Draw mean predictor and intervals on the test examples, lowest first; with labels, also the mean against them."""
-    draws = opened(draws)
     sampled = draws["posterior"].to_dataset()["prediction"].values
     flat = sampled.reshape(sampled.shape[0] * sampled.shape[1], -1)
     mean = flat.mean(0)
@@ -244,7 +235,7 @@ def prediction(figure: FigureBase, draws: Draws, names: Names = UNNAMED) -> None
     whole_numbers(panels[0].xaxis)
     legend_below(panels[0], 3)
     if labels is not None:
-        against_labels(panels[1], mean, labels, names.outputs)
+        against_labels(panels[1], mean, labels, names_of(draws).outputs)
 
 
 def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Sequence[str] | None = None) -> None:

@@ -132,6 +132,8 @@ def heat_map(
         return image
     for row, column in np.ndindex(*matrix.shape):
         entry, error = float(matrix[row, column]), 0.0 if errors is None else float(errors[row, column])
+        if not np.isfinite(entry):
+            continue
         text = with_error(entry, error).replace(" ± ", "\n±") if error > 0 else rounded(entry, ENTRY_ROUNDING * limit)
         color = "white" if abs(matrix[row, column]) > 0.6 * limit else "black"
         axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)

@@ -19,8 +19,10 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.validate import validate
 from bayesattn.checks.verdict import LEVEL
-from bayesattn.jobs.plots import diagnostics, validation_figure
-from bayesattn.jobs.plots.run import KINDS, lacking, names_of
+from bayesattn.jobs import tables
+from bayesattn.jobs.plots import KINDS, validation_figure
+from bayesattn.jobs.plots.diagnostics import scalars
+from bayesattn.jobs.plots.run import lacking
 from bayesattn.jobs.report.figures import (
     EmbeddedFigure,
     by_model,
@@ -29,28 +31,22 @@ from bayesattn.jobs.report.figures import (
     embedded,
     theory_caption,
 )
-from bayesattn.jobs.report.tables import (
-    Row,
-    Verdict,
-    correlations_table,
-    draws_table,
-    has_heads_table,
-    heads_table,
-    theory_table,
-)
 from bayesattn.jobs.runs import Run
 from bayesattn.jobs.runs.provenance import job_table
+from bayesattn.jobs.tables import Row, Verdict
 from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior
-from bayesattn.questions.heads import Losses, combining_width, predicted_losses
+from bayesattn.questions.heads import combining_width, predicted_losses
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import too_many
 from bayesattn.theory.saddle_point import NotConverged
 
 TEMPLATE = Path(__file__).parent / "page.html.j2"
-THEORY_VERSION = 1
+MATRICES = ("saddle", "corrected", "relative_variance")
+"""Fields of `Predicted` that are stored with a run, besides mean predictors."""
+THEORY_VERSION = 2
 """Increase this when `predicted` changes beyond rounding: theories stored with runs are then solved anew."""
 
 
@@ -121,9 +117,9 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
             same = _posterior(run.model)
             theories[same] = theories.get(same) or _theory(run, same)
             validations[number] = validate(draws, model=run.model, level=level, prediction=theories[same])
-            verdict = theory_table(validations[number])
+            verdict = tables.theory_table(validations[number])
         else:
-            verdict = draws_table(run.model, draws, level)
+            verdict = tables.draws_table(run.model, draws, level)
         sections.append(_section(name, titles[number], run, draws, verdict, _combining(run, widths)))
     pooled = []
     for first, *others in together:
@@ -132,7 +128,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         validations[first] = validate(draws, model=model, level=level, prediction=theories[_posterior(model)])
         for number in others:
             del validations[number]
-        said, answer, _ = theory_table(validations[first])
+        said, answer, _ = tables.theory_table(validations[first])
         pooled.append((f"{opened[first].title}, seeds {', '.join(map(str, seeds))} together", said, answer))
     notes = {validations[numbers[0]]: ", seeds together" for numbers in together}
     figures = [
@@ -173,16 +169,17 @@ def _posterior(model: Model) -> str:
 def _theory(run: Run, posterior: str) -> Predicted:
     """Theory of a run's model, the most expensive part of a report, which is stored with the run for later reports."""
 
-    def compute() -> list[object]:
-        *matrices, means = predicted(run.model)
-        by_name = means and {name: mean.tolist() for name, mean in means.items()}
-        return [*(matrix.tolist() for matrix in matrices), by_name]
+    def compute() -> PlainDict:
+        of = predicted(run.model)
+        means = of.mean_predictors and {name: mean.tolist() for name, mean in of.mean_predictors.items()}
+        return {name: getattr(of, name).tolist() for name in MATRICES} | {"mean_predictors": means}
 
-    def restore(parts: list[list[list[float]] | dict[str, list[float]] | None]) -> Predicted:
-        *matrices, means = parts
-        arrays = {name: np.array(mean) for name, mean in means.items()} if isinstance(means, dict) else None
-        saddle, corrected, relative_variance = map(np.array, matrices)
-        return Predicted(saddle, corrected, relative_variance, arrays)
+    def restore(stored: PlainDict) -> Predicted:
+        means = stored["mean_predictors"]
+        return Predicted(
+            **{name: np.array(stored[name]) for name in MATRICES},
+            mean_predictors=means and {name: np.array(mean) for name, mean in means.items()},
+        )
 
     return run.remembered("theory", compute, restore, _about(posterior))
 
@@ -205,26 +202,19 @@ def _combining(run: Run, known: dict[str, str]) -> str:
     return known[of_all_widths]
 
 
-def _losses(run: Run, draws: xr.DataTree) -> Losses | None:
-    """What is lost without each head by the theory, stored with the run; None without a theory."""
+def _lost(run: Run, draws: xr.DataTree) -> list[Row]:
+    """What is lost without each head by the theory, stored with the run; no rows without a theory."""
     model: Posterior = run.model
-    if not (has_heads_table(model, draws) and _has_theory(model)):
-        return None
+    if not (tables.has_heads_table(model, draws) and _has_theory(model)):
+        return []
 
-    def compute() -> PlainDict | None:
+    def compute() -> list[Row]:
         try:
-            found = vars(predicted_losses(model))
+            return tables.losses_table(predicted_losses(model))
         except (NotConverged, BayesattnError):  # the latter if labels contradict each other without a head
-            return None
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in found.items()}
+            return []
 
-    def restore(stored: PlainDict | None) -> Losses | None:
-        if stored is None:
-            return None
-        names, levels = map(tuple, stored.pop("names")), stored.pop("levels")
-        return Losses(names=[*names], levels=levels, **{name: np.array(values) for name, values in stored.items()})
-
-    return run.remembered("losses", compute, restore, _about(_posterior(model)))
+    return run.remembered("losses", compute, list, _about(_posterior(model)))
 
 
 def _about(posterior: str) -> PlainDict:
@@ -235,11 +225,8 @@ def _about(posterior: str) -> PlainDict:
 def _names(runs: Sequence[str | Path]) -> list[str]:
     """Shortest ends of the runs' paths that distinguish them."""
     paths = [user_path("runs", run).absolute().parts[1:] for run in runs]
-    for length in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(path[-length:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return ["/".join(path) for path in paths]
+    ends = [["/".join(path[-length:]) for path in paths] for length in range(1, max(map(len, paths)) + 1)]
+    return next((names for names in ends if len(set(names)) == len(names)), ends[-1])
 
 
 @with_own_settings
@@ -261,25 +248,22 @@ def page(
 
 
 def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict, combining: str) -> RunSection:
-    diagnosis = run.diagnose()
-    missing, quantities, names = lacking(draws), diagnostics.scalars(draws), names_of(draws)
+    diagnosis, description = run.diagnose(), run.description
+    missing, quantities = lacking(draws), scalars(draws)
     words = captions(", ".join(quantities), diagnosis, latent="latent" in draws["posterior"])
     figures = []
     for kind in KINDS:
         if kind not in missing:
             caption, alternative = words[kind]
             titled = f"{title}: {caption[0].lower()}{caption[1:]}"
-            figure = embedded(lambda kind=kind: diagnostic_figure(kind, draws, quantities, names), titled, alternative)
+            figure = embedded(lambda kind=kind: diagnostic_figure(kind, draws, quantities), titled, alternative)
             figures.append(figure)
     verdict, holds, rows = found
     by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"
-    losses = _losses(run, draws)
-    if losses is not None:
-        by_heads += "; lost without the head, the others inferred again, by the theory"
-        by_heads += " (± one error over test examples)" if np.isfinite(losses.log_score).any() else ""
     by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
-    description = run.description
-    environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
+    if lost := _lost(run, draws):
+        by_heads += "; lost without the head, the others inferred again, by the theory"
+        by_heads += " (± one error over test examples)" if "log score lost (nats)" in lost[0] else ""
     return RunSection(
         name=name,
         title=title,
@@ -288,13 +272,16 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
         verdict=verdict,
         holds=holds,
         rows=rows,
-        tables={by_heads: heads_table(run.model, draws, losses), by_paths: correlations_table(run.model, draws)},
+        tables={
+            by_heads: tables.heads_table(run.model, draws, lost),
+            by_paths: tables.correlations_table(run.model, draws),
+        },
         combining=combining,
         figures=figures,
         provenance={
             "model": description["model"],
             "sampler": description["sampler"],
-            "environment": environment,
+            "environment": "\n".join(f"{name} = {value}" for name, value in description["environment"].items()),
             "content hash": description["identity"],
         },
     )

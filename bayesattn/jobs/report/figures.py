@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from bayesattn.checks.diagnostics import Diagnostics
 from bayesattn.checks.mixing import Scalar
 from bayesattn.checks.validation import Validation
-from bayesattn.jobs.plots.run import HEIGHTS, MOST_PATHS_DRAWN, WIDTH, Names, draw
+from bayesattn.jobs.plots.run import HEIGHTS, WIDTH, draw
 from bayesattn.jobs.plots.style import png
+from bayesattn.jobs.tables import MOST_PATHS
 
 PAPER = "#121212"
 """Background of the page in dark mode."""
@@ -75,17 +76,17 @@ def captions(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tupl
         "U": (
             f"Posterior of {central}",
             f"Posterior mean of {central} as a heat map, or of its diagonal by heads if there are more than"
-            f" {MOST_PATHS_DRAWN} paths; median, 50 % and 94 % interval of its {entries}, at most the {MOST_PATHS_DRAWN}"
+            f" {MOST_PATHS} paths; median, 50 % and 94 % interval of its {entries}, at most the {MOST_PATHS}"
             " largest.",
         ),
         "prediction": ("Predictions on the test examples", "Mean predictor and intervals on the test examples."),
     }
 
 
-def diagnostic_figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], names: Names) -> Figure:
+def diagnostic_figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar]) -> Figure:
     """Figure of a single kind, one of `bayesattn.jobs.plots.run.KINDS`."""
     figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
-    draw(figure, kind, draws, quantities, names)
+    draw(figure, kind, draws, quantities)
     return figure
 
 

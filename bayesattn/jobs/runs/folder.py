@@ -32,7 +32,8 @@ class RunBusy(RunError):
 
 def damaged(path: Path, how: str) -> RunError:
     """Error for a damaged run, which says what to do."""
-    return RunError(f"{path} is damaged: {how}; draw it again with overwrite=True: the same seed gives the same draws")
+    again = "draw it again with overwrite=True (--overwrite): the same seed gives the same draws"
+    return RunError(f"{path} is damaged: {how}; {again}")
 
 
 @contextmanager

@@ -234,7 +234,7 @@ def require_same(run: Run, model: Posterior, job: Job) -> None:
         if asked.get(name) != value:
             raise RunError(
                 f"{run.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, choose"
-                " another folder, or replace it with overwrite=True"
+                " another folder, or replace it with overwrite=True (--overwrite)"
             )
     for name in (*run.model.data_names, *RESULT_ARRAYS):
         if not close(getattr(run.model, name, None), getattr(model, name, None)):
@@ -246,5 +246,5 @@ def require_same_environment(run: Run) -> None:
     if changed := differences(run.description["environment"], environment()):
         raise RunError(
             f"{run.path} was begun with {', '.join(changed)}: resumed, its draws would not be those of one run;"
-            " resume it in that environment, choose another folder, or replace it with overwrite=True"
+            " resume it in that environment, choose another folder, or replace it with overwrite=True (--overwrite)"
         )

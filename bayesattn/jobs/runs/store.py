@@ -96,7 +96,7 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata]:
     if about.get("format") != FORMAT:
         raise RunError(
             f"{path} must be a run of store format {FORMAT}, got format {about.get('format')}, written by bayesattn"
-            f" {maker}: open it with that version, or draw it again with overwrite=True"
+            f" {maker}: open it with that version, or draw it again with overwrite=True (--overwrite)"
         )
     try:
         # Programs that write an attribute drop the consolidated metadata.

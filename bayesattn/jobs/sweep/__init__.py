@@ -1,7 +1,6 @@
 """Sweeps: many runs, planned in a file, sampled on Dask and collected in a table."""
 
-from bayesattn.jobs.sweep.execute import require_extras, run
+from bayesattn.jobs.sweep.execute import require_extras, results, run
 from bayesattn.jobs.sweep.plan import Cluster, Planned, Sweep
-from bayesattn.jobs.sweep.table import results
 
 __all__ = ["Cluster", "Planned", "Sweep", "require_extras", "results", "run"]

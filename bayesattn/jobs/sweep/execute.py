@@ -1,7 +1,9 @@
-"""Execution of a sweep on Dask; each run has its own store, which survives its worker."""
+"""Execution of a sweep on Dask, and its results; each run has its own store, which survives its worker."""
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import filelock
@@ -9,12 +11,12 @@ import pandas as pd
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
+from bayesattn._util.files import replace_file
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.processes import require_main_guard
 from bayesattn.jobs import runs
 from bayesattn.jobs.sweep import clusters
-from bayesattn.jobs.sweep.plan import Planned, Sweep
-from bayesattn.jobs.sweep.table import results, write_table
+from bayesattn.jobs.sweep.plan import Planned, Sweep, flat
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -98,7 +100,10 @@ def run(
                     _run_all(client, work, sweep, pending, errors, progress)
         finally:
             table = results(sweep, errors)
-            write_table(table, sweep.out)
+            parquet = io.BytesIO()
+            table.to_parquet(parquet, index=False)
+            replace_file(sweep.out / "results.csv", table.to_csv(index=False).encode())
+            replace_file(sweep.out / "results.parquet", parquet.getvalue())
     return table
 
 
@@ -149,3 +154,30 @@ def _run_all(
                     "runs": len(sweep.runs),
                 }
             )
+
+
+def results(sweep: Sweep, errors: Mapping[str, str | None] | None = None) -> pd.DataFrame:
+    """Tidy table: a row for each quantity of each complete run, and one with state and error for each other run."""
+    return pd.DataFrame([row for planned in sweep.runs for row in _rows(planned, (errors or {}).get(planned.name))])
+
+
+def _rows(planned: Planned, error: str | None) -> list[PlainDict]:
+    job = vars(planned.job)
+    about: PlainDict = {"run": planned.name, "model": Path(planned.settings["model"]).stem}
+    about |= {name: job[name] for name in ("sampler", "parameterisation", "chains", "warmup", "draws", "seed")}
+    about |= flat(planned.varied)
+    quantities: list[PlainDict] = [{}]
+    try:
+        run = runs.Run(planned.out) if planned.out.exists() else None
+        overview: PlainDict = {"state": "new"} if run is None else run.overview()
+        columns = ("state", "sampler", "width", "temperature", "seconds")
+        about |= {name: overview[name] for name in columns if name in overview}
+        about["divergences"] = (overview.get("diagnostics") or {}).get("divergences")
+        error = error or overview.get("error")
+        if run is not None and run.complete and not error:
+            quantities = run.summary()
+    except (runs.RunError, OSError) as damage:
+        error = error or str(damage)
+    if error:
+        about["state"] = "failed"
+    return [about | {"error_message": error} | quantity for quantity in quantities]
