@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from bayesattn.predictive import predict, with_groups
     from bayesattn.questions import calibration, exchangeable, reference, singular
     from bayesattn.questions.grading import grade
-    from bayesattn.questions.heads import combining_width, head_losses, heads, path_correlations, remove_heads
-    from bayesattn.questions.singular import learning_coefficient, learning_coefficient_of
+    from bayesattn.questions.heads import head_losses, heads, remove_heads
+    from bayesattn.questions.singular import learning_coefficient
     from bayesattn.samplers import sample
     from bayesattn.tasks.load import load_model
 
@@ -58,7 +58,6 @@ __all__ = [
     "attention",
     "calibration",
     "collapsed",
-    "combining_width",
     "concat",
     "diagnostics",
     "exchangeable",
@@ -68,11 +67,9 @@ __all__ = [
     "head_losses",
     "heads",
     "learning_coefficient",
-    "learning_coefficient_of",
     "load_model",
     "models",
     "one_hot",
-    "path_correlations",
     "predict",
     "reference",
     "remove_heads",
@@ -101,7 +98,6 @@ _HOMES = {
     "calibration": "questions",
     "cli": "jobs",
     "collapsed": "models",
-    "combining_width": "questions.heads",
     "concat": "joining",
     "diagnostics": "checks",
     "exchangeable": "questions",
@@ -111,10 +107,8 @@ _HOMES = {
     "head_losses": "questions.heads",
     "heads": "questions.heads",
     "learning_coefficient": "questions.singular",
-    "learning_coefficient_of": "questions.singular",
     "load_model": "tasks.load",
     "one_hot": "classes",
-    "path_correlations": "questions.heads",
     "plots": "jobs",
     "predict": "predictive",
     "preferred_attention": "questions",
