@@ -17,7 +17,7 @@ from bayesattn.questions.singular import attention_law
 from bayesattn.questions.singular.best_fit import BestFit, best_fit_of, reduced
 from bayesattn.questions.singular.loss import loss
 from tests.conftest import model_of
-from tests.singular.networks import network
+from tests.singular.networks import between, network
 from tests.statistics import DRAWS_PER_DEGREE, near
 
 SHORT = {"chains": 2, "warmup": 300, "draws": 500}
@@ -73,7 +73,7 @@ def test_one_path_by_quadrature(one_path):
     near(one_path.value, exact[ends], one_path.error, degrees, finds=0.2)
     near(one_path.slope, np.gradient(exact, logs)[ends], one_path.slope_error, degrees, finds=0.1)
     means = [np.trapezoid(exact[part], logs[part]) / np.log(100) for part in (slice(16, 33), slice(0, 17))]
-    near(one_path.between.value, means, one_path.between.error, degrees.min(), finds=0.12, allowed=0.005)
+    near(between(one_path).value, means, between(one_path).error, degrees.min(), finds=0.12, allowed=0.005)
 
 
 def test_limit_is_that_of_the_law(one_path):
@@ -84,7 +84,7 @@ def test_limit_is_that_of_the_law(one_path):
 
 def values_agree(found, *, finds):
     """Means of lambda_hat over log T by chains are those by differences of the evidence."""
-    chains, evidence = found.between, found.from_evidence
+    chains, evidence = between(found), found.from_evidence
     error, degrees = np.hypot(chains.error, evidence.error), found.ess.min() / DRAWS_PER_DEGREE
     near(chains.value, evidence.value, error, degrees, finds=finds)
 
@@ -95,7 +95,7 @@ def test_evidence_of_a_narrow_network_with_noise(noisy):
 
 
 def test_slopes_and_evidence_agree_with_values(one_path):
-    np.testing.assert_allclose(one_path.between.temperatures, one_path.from_evidence.temperatures)
+    np.testing.assert_allclose(between(one_path).temperatures, one_path.from_evidence.temperatures)
     values_agree(one_path, finds=0.15)
 
 

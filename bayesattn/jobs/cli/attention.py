@@ -20,22 +20,22 @@ def print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> N
     if as_json:
         print_json(
             [
-                {"temperature": case.temperature} | each._asdict()
+                {"temperature": case.temperature} | row
                 for case, comparison in zip(cases, compared, strict=True)
-                for each in comparison.rows
+                for row in comparison.table.to_dict("records")
             ]
         )
         return
     table = new_table("attention", "N", "T", "log p(Y | Q, K)", "below the best", text=("attention",))
     for case, comparison in zip(cases, compared, strict=True):
-        for each in comparison.rows:
+        for each in comparison.table.itertuples():
             below = "" if each.difference == 0 else with_error(-each.difference, each.difference_error)
             cells = (str(each.width), f"{case.temperature:g}", with_error(each.log_evidence, each.error), below)
             table.add_row(each.candidate, *cells)
     print_table(f"{cases[0].name}: log evidence of several attentions", table)
     for comparison in compared:
         say(comparison.summary())
-    if any(each.candidate == "most probable" for each in compared[0].rows):
+    if "most probable" in compared[0].table["candidate"].tolist():
         say("most probable: the maximum of log p(Y | Q, K) + log p(Q, K) found by ascent from a prior draw")
 
 

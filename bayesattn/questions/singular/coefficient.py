@@ -120,23 +120,6 @@ class LearningCoefficient(Described):
             np.hypot(errors[:-1], errors[1:]) / change,
         )
 
-    @property
-    def between(self) -> Differences:
-        """Means of lambda_hat over log T between neighbouring temperatures, by values and slopes of the chains.
-
-        The rule is the trapezoidal one with end corrections, whose error of fourth order in the step is not part of the
-        errors. `from_evidence` estimates the same from other draws. Temperatures are geometric means.
-        """
-        temperatures, value, slope = self.temperatures, self.value, self.slope
-        step = np.log(temperatures[:-1] / temperatures[1:])
-        of_values = np.hypot(self.error[:-1], self.error[1:]) / 2
-        of_slopes = step / 12 * np.hypot(self.slope_error[:-1], self.slope_error[1:])
-        return Differences(
-            np.sqrt(temperatures[:-1] * temperatures[1:]),
-            (value[:-1] + value[1:]) / 2 + step / 12 * (slope[1:] - slope[:-1]),
-            np.hypot(of_values, of_slopes),
-        )
-
     @cached_property
     def from_evidence(self) -> Differences:
         """Means of lambda_hat over log T from differences of `bayesattn.theory.evidence`; computed when first asked for.
