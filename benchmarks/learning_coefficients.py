@@ -178,9 +178,9 @@ def rows_of(name: str, examples: int, gamma: float) -> Iterator[Row]:
         names = [str(each) for each in weights if each == "a" or str(each).startswith("V_")]
         flat = {each: jnp.asarray(weights[each].values).reshape(-1, *weights[each].shape[2:]) for each in names}
         squares = jax.lax.map(lambda draw: jnp.sum(network(draw, inputs) ** 2), flat)
-        estimate = ba.learning_coefficient_of(np.asarray(squares).reshape(4, -1), compressed, best_fit=0.0)
+        estimate = ba.learning_coefficient(compressed, losses=np.asarray(squares).reshape(4, -1), best_fit=0.0)
         gradients = int(draws["sample_stats"].to_dataset()["n_steps"].sum())
-        yield row(f"{sampler} of the weights", float(estimate.value), float(estimate.error), gradients)
+        yield row(f"{sampler} of the weights", float(estimate.value[0]), float(estimate.error[0]), gradients)
 
 
 def case(name: str, examples: int, gamma: float, file: Path) -> list[Row]:

@@ -11,7 +11,7 @@ import pytest
 import bayesattn as ba
 from bayesattn.jobs.cli.init import template
 from bayesattn.samplers import SAMPLERS
-from bayesattn.tasks import TASKS, files
+from bayesattn.tasks import TASKS, tables
 from bayesattn.tasks.load import load_validate_table, ready_models
 
 
@@ -36,7 +36,7 @@ def test_the_file_that_is_written_passes_its_own_check_and_its_model_is_that_of_
     model = ba.load_model("mine.toml")
     assert out.startswith(f"{model!r}\n")
     assert model.architecture == ba.Architecture((2, 2), (50, 50, 50), (1.0,) * 4)
-    assert load_validate_table("mine.toml") == files.ValidateTable()
+    assert load_validate_table("mine.toml") == tables.ValidateTable()
 
 
 @pytest.mark.filterwarnings("always::UserWarning")
@@ -79,8 +79,8 @@ def uncommented(text, name):
 
 def test_every_key_of_a_task_stands_with_its_default():
     task = uncommented(template(), "hidden_markov")["task"]
-    assert task.keys() == files.TASKS["hidden_markov"].model_fields.keys()
     defaults = {each.name: each.default for each in dataclasses.fields(TASKS["hidden_markov"])}
+    assert task.keys() == {"name", *defaults}
     task.pop("name")
     assert json.loads(json.dumps({key: defaults[key] for key in task})) == task
 
@@ -91,10 +91,10 @@ def test_every_other_key_stands_with_its_default():
     # What is commented out reads like what is not, but for sentences.
     shown = tomllib.loads(re.sub(r"(?m)^# (\w+ = .*)$", r"\1", own))
     assert shown.keys() == {"temperature", "observation", "architecture", "task", "validate"}
-    assert shown["observation"] == files.ModelTable.model_fields["observation"].default
-    assert shown["architecture"].keys() == files.ArchitectureTable.model_fields.keys()
-    assert shown["task"].keys() == files.ArraysTable.model_fields.keys()
-    assert files.ValidateTable(**shown["validate"]) == files.ValidateTable()
-    assert shown["validate"].keys() == files.ValidateTable.model_fields.keys()
+    assert shown["observation"] == tables.ModelTable.model_fields["observation"].default
+    assert shown["architecture"].keys() == tables.ArchitectureTable.model_fields.keys()
+    assert shown["task"].keys() == tables.ArraysTable.model_fields.keys()
+    assert tables.ValidateTable(**shown["validate"]) == tables.ValidateTable()
+    assert shown["validate"].keys() == tables.ValidateTable.model_fields.keys()
     assert shown["architecture"]["variances"] == [1.0] * 4
     assert f"# Sampler: {', '.join(sorted(['auto', *SAMPLERS]))}.\n" in own

@@ -299,14 +299,13 @@ def test_a_comparison_is_that_of_the_evidence_of_each(rivals):
     model = network((1,), 8, examples=30, query_variance=0.8**2, key_variance=1.2**2)
     candidates = {"pairs": pairs((1,)), "same": pairs((1,)), **rivals}
     found = compare_attention(model, candidates, seed=3)
-    for row in found.rows:
-        alone = ba.theory.evidence(model.given(candidates[row.candidate]), seed=3)
-        assert row[2:6] == tuple(alone)
-    priors = {row.candidate: row.log_prior for row in found.rows}
-    assert priors["pairs"] == pytest.approx(gaussian(pairs((1,))))
-    assert np.isnan(priors["teacher"])
-    first, second = (row for row in found.rows if row.candidate in ("pairs", "same"))
-    assert first[2:6] == second[2:6]
+    rows = found.table.set_index("candidate")
+    evidences = {name: tuple(rows.loc[name, list(ba.theory.Evidence._fields)]) for name in candidates}
+    for name, heads in candidates.items():
+        assert evidences[name] == tuple(ba.theory.evidence(model.given(heads), seed=3))
+    assert rows["log_prior"]["pairs"] == pytest.approx(gaussian(pairs((1,))))
+    assert np.isnan(rows["log_prior"]["teacher"])
+    assert evidences["pairs"] == evidences["same"]
 
 
 def test_results_say_what_they_are_in_a_few_lines(rivals):

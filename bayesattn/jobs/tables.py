@@ -16,7 +16,7 @@ from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior, is_network
 from bayesattn.models.posterior import Posterior
 from bayesattn.questions import exchangeable
-from bayesattn.questions.heads import Heads, Losses, PathCorrelations, heads, path_correlations
+from bayesattn.questions.heads import Heads, Losses, PathCorrelations, heads
 from bayesattn.theory.problem import MOST_COORDINATES
 
 MOST_PATHS_WITH_ALL_ENTRIES = 4
@@ -137,7 +137,7 @@ def heads_table(model: Posterior, draws: xr.DataTree, lost: Sequence[Row] = ()) 
     """Posterior of each head's score, and what is lost without it, if known; no rows without draws of U, or of one head."""
     if not has_heads_table(model, draws):
         return []
-    posterior = heads(draws, model)
+    posterior = heads(draws, model=model)
     return [
         {
             "head": f"{name} (layer {layer})",
@@ -168,7 +168,7 @@ def correlations_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     """Strongest correlations of paths in U; no rows without draws of U, or for a single path."""
     if not is_network(model) or "order_parameter" not in draws["posterior"] or model.architecture.paths < 2:
         return []
-    posterior = path_correlations(draws, model)
+    posterior = heads(draws, model=model).correlations()
     rows, columns = (each[:SHOWN_CORRELATIONS].tolist() for each in posterior.strongest)
     return [
         {

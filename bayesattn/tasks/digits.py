@@ -11,7 +11,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn.classes import one_hot
 from bayesattn.models.tokens import TokenDataset
-from bayesattn.tasks.settings import checked_settings
+from bayesattn.tasks.checks import checked_settings
 
 SIDE = 8
 """Side of scikit-learn's digits in pixels."""

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from bayesattn._util.checks import number, positive, positive_integer, require_memory, seed_number
 from bayesattn._util.errors import BayesattnError
 from bayesattn.models.tokens import TokenDataset
-from bayesattn.tasks.settings import checked_heads
+from bayesattn.tasks.checks import checked_heads
 
 HEADS = ("same_token", "uniform", "random", "blank")
 

@@ -1,11 +1,12 @@
 """Ready models by name, and models from .toml files."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesattn import tasks
-from bayesattn._util.checks import shown, suggestion
+from bayesattn._util.checks import number, shown, suggestion
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
@@ -18,15 +19,7 @@ from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.description import plain_table
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.tasks.files import (
-    ArchitectureTable,
-    ArraysTable,
-    AttentionTable,
-    ModelTable,
-    TaskTable,
-    ValidateTable,
-    validated,
-)
+from bayesattn.tasks.tables import ArraysTable, ModelTable, ValidateTable, unknown_key, validated
 
 FOLDER = Path(__file__).parent
 
@@ -91,7 +84,7 @@ def _read(name: str | Path, seed: int | None, task: PlainMapping | None) -> tupl
             + suggestion(str(name), ready_models())
         )
     if seed is not None:
-        if _of_arrays(content):
+        if _table(content, "task").get("name") == "arrays":
             raise BayesattnError(
                 f'seed of the data must not be given where [task] name = "arrays": they are in a file, got {seed}'
             )
@@ -99,10 +92,6 @@ def _read(name: str | Path, seed: int | None, task: PlainMapping | None) -> tupl
     if task:
         content["task"] = _table(content, "task") | dict(task)
     return file, content
-
-
-def _of_arrays(content: PlainDict) -> bool:
-    return _table(content, "task").get("name") == "arrays"
 
 
 def _table(content: PlainDict, key: str) -> PlainDict:
@@ -114,40 +103,59 @@ def _table(content: PlainDict, key: str) -> PlainDict:
 
 
 def _build(table: ModelTable, file: Path) -> NetworkPosterior:
-    task = table.task
-    if isinstance(task, ArraysTable):
-        if table.attention is not None:
-            raise BayesattnError(
-                'attention needs a task with tokens, got [task] name = "arrays", which holds path inputs'
-            )
-        return _from_arrays(table, task, file)
-    return _of_task(table, tasks.TASKS[task.name](**_arguments(task)), file)
+    if table.task.get("name") != "arrays":
+        return _of_task(table, _task(table.task), file)
+    if table.attention is not None:
+        raise BayesattnError('attention needs a task with tokens, got [task] name = "arrays", which holds path inputs')
+    return _of_arrays(table, validated(ArraysTable, table.task, "task"), file)
+
+
+def _task(table: PlainDict) -> tasks.Task:
+    """Ready task with the settings of a table; raises ValueError for unknown names, and for settings that do not suit."""
+    settings, names = dict(table), (*tasks.TASKS, "arrays")
+    name = settings.pop("name", None)
+    if not isinstance(name, str) or name not in tasks.TASKS:
+        got = "none" if name is None else shown(name)
+        raise BayesattnError(
+            f"task.name must be one of {', '.join(map(repr, names))}, got {got}{suggestion(name, names)}"
+        )
+    defaults = {field.name: field.default for field in dataclasses.fields(tasks.TASKS[name])}
+    for key, value in settings.items():
+        if key not in defaults:
+            raise BayesattnError(unknown_key(f"task.{key}", shown(value), ["name", *defaults]))
+        settings[key] = number(f"task.{key}", value) if isinstance(defaults[key], float) else _with_tuples(value)
+    try:
+        return tasks.TASKS[name](**settings)
+    except BayesattnError as error:
+        raise BayesattnError(f"task.{error}") from None
+
+
+def _with_tuples(value: object) -> object:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+def _architecture(table: ModelTable, heads: Sequence[int], outputs: int) -> Architecture:
+    shape, depth = table.architecture, len(heads)
+    widths = shape.widths if shape.widths is not None else [shape.width or 1] * (depth + 1)
+    variances = shape.variances if shape.variances is not None else [1.0] * (depth + 2)
+    return Architecture(tuple(heads), tuple(widths), tuple(variances), tuple(shape.skips or ()), outputs)
 
 
 def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosterior:
-    data = maker.dataset()
-    widths, variances = _widths_and_variances(table.architecture, len(data.weights))
+    data, task = maker.dataset(), {"name": table.task["name"]} | dataclasses.asdict(maker)
     outputs = max(1, len(data.output_names))
     if table.architecture.outputs not in (1, outputs):
         raise BayesattnError(
-            f"architecture.outputs must be {outputs} of task {table.task.name!r}, or be left out, got"
+            f"architecture.outputs must be {outputs} of task {task['name']!r}, or be left out, got"
             f" {table.architecture.outputs}"
         )
-    if table.attention is not None:
-        return _with_attention(table, table.attention, maker, data, file)
-    skips = tuple(table.architecture.skips or ())
-    model = Model.from_tokens(data, widths, variances, table.temperature, name=file.stem, skips=skips)
-    task = {"name": table.task.name} | dataclasses.asdict(maker)
-    return model.replace(task=task, likelihood=BY_NAME[table.observation](table.temperature))
-
-
-def _with_attention(
-    table: ModelTable, settings: AttentionTable, maker: tasks.Task, data: tasks.TokenDataset, file: Path
-) -> AttentionModel:
-    """Model that samples queries and keys; from the task it takes tokens, labels and the number of heads."""
+    likelihood = BY_NAME[table.observation](table.temperature)
+    if table.attention is None:
+        arch = _architecture(table, [len(layer) for layer in data.head_names], outputs)
+        shape = {"widths": arch.widths, "variances": arch.variances, "skips": arch.skips}
+        model = Model.from_tokens(data, temperature=table.temperature, name=file.stem, **shape)
+        return model.replace(task=task, likelihood=likelihood)
     heads = table.architecture.heads or [len(layer) for layer in data.head_names]
-    widths, variances = _widths_and_variances(table.architecture, len(heads))
-    outputs, skips = max(1, len(data.output_names)), tuple(table.architecture.skips or ())
     return AttentionModel(
         inputs=data.inputs,
         labels=data.labels,
@@ -158,58 +166,37 @@ def _with_attention(
         readout=data.readout,
         causal=data.causal,
         output_names=data.output_names if len(data.output_names) else None,
-        architecture=Architecture(tuple(heads), tuple(widths), tuple(variances), skips, outputs),
-        likelihood=BY_NAME[table.observation](table.temperature),
+        architecture=_architecture(table, heads, outputs),
+        likelihood=likelihood,
         name=file.stem,
-        task={"name": table.task.name} | {key: each for key, each in vars(maker).items() if key != "attention"},
-        **settings.model_dump(),
+        task=task,
+        **table.attention.model_dump(),
     )
 
 
 def heads_of_task(model: AttentionModel) -> list[Any] | None:
     """Fixed heads of a model's task, in the form that `AttentionModel.given` takes; None if the task has none that fit."""
-    settings = dict(model.task)
-    if settings.pop("name", None) not in tasks.TASKS:
+    if model.task.get("name") not in tasks.TASKS:
         return None
-    maker = tasks.TASKS[model.task["name"]](**{name: _with_tuples(value) for name, value in settings.items()})
-    weights = list(maker.dataset().weights)
+    weights = list(_task(dict(model.task)).dataset().weights)
     counts = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in weights)
     return weights if counts == model.architecture.heads else None
 
 
-def _arguments(table: TaskTable) -> PlainDict:
-    """Arguments of a task in its table, with tuples for lists."""
-    return {name: _with_tuples(value) for name, value in table.model_dump(exclude={"name"}, exclude_none=True).items()}
-
-
-def _with_tuples(value: object) -> object:
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
-
-
-def _widths_and_variances(table: ArchitectureTable, depth: int) -> tuple[list[int], list[float]]:
-    widths = table.widths if table.widths is not None else [table.width or 1] * (depth + 1)
-    return widths, table.variances if table.variances is not None else [1.0] * (depth + 2)
-
-
-def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
+def _of_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     if table.architecture.heads is None:
         raise BayesattnError(
             'architecture.heads must be given with task name = "arrays", such as heads = [2, 2], got none'
         )
-    widths, variances = _widths_and_variances(table.architecture, len(table.architecture.heads))
-    arrays = (
-        {}
-        if task.file is None
-        else _arrays(file.parent / user_path("task.file", task.file), whole=task.statistics is None)
-    )
+    arrays: PlainDict = {}
+    if task.file is not None:
+        arrays = _arrays(file.parent / user_path("task.file", task.file), whole=task.statistics is None)
     if task.statistics is not None:
         stored = file.parent / user_path("task.statistics", task.statistics)
         stored = regular_file("task.statistics", stored, "a file that bayesattn.Dataset wrote")
         arrays["compressed"] = Compressed.open(stored)
-    skips, outputs = tuple(table.architecture.skips or ()), table.architecture.outputs
-    arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances), skips, outputs)
     return Model(
-        architecture=arch,
+        architecture=_architecture(table, table.architecture.heads, table.architecture.outputs),
         likelihood=BY_NAME[table.observation](table.temperature),
         head_names=task.head_names,
         output_names=task.output_names,

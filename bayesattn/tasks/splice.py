@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from bayesattn._util.checks import require_memory
 from bayesattn.classes import one_hot
 from bayesattn.models.tokens import TokenDataset
-from bayesattn.tasks.settings import checked_settings
+from bayesattn.tasks.checks import checked_settings
 
 CLASSES = ("donor", "acceptor", "neither")
 SHARES = (0.25, 0.25, 0.5)

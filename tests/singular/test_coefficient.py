@@ -13,12 +13,11 @@ import bayesattn as ba
 from bayesattn import plots
 from bayesattn.models import Path
 from bayesattn.network import effective_weights
-from bayesattn.questions.singular import attention_law, learning_coefficient_of
-from bayesattn.questions.singular import coefficient as learning_coefficient_module
-from bayesattn.questions.singular.best_fit import BestFit, best_fit_of
+from bayesattn.questions.singular import attention_law
+from bayesattn.questions.singular.best_fit import BestFit, best_fit_of, reduced
 from bayesattn.questions.singular.loss import loss
 from tests.conftest import model_of
-from tests.singular.networks import network
+from tests.singular.networks import between, network
 from tests.statistics import DRAWS_PER_DEGREE, near
 
 SHORT = {"chains": 2, "warmup": 300, "draws": 500}
@@ -29,7 +28,7 @@ def test_mean_losses_are_not_taken_for_sums():
     rng = np.random.default_rng(0)
     model = network((1,), (3, 3), 2).replace(path_inputs=rng.normal(size=(30, 1, 2)), labels=rng.normal(size=30))
     with pytest.raises(ba.BayesattnError, match="losses must have a mean of at least"):
-        learning_coefficient_of(rng.chisquare(5, (2, 50)) / 30, model)
+        ba.learning_coefficient(model, losses=rng.chisquare(5, (2, 50)) / 30)
 
 
 @jax.jit
@@ -74,7 +73,7 @@ def test_one_path_by_quadrature(one_path):
     near(one_path.value, exact[ends], one_path.error, degrees, finds=0.2)
     near(one_path.slope, np.gradient(exact, logs)[ends], one_path.slope_error, degrees, finds=0.1)
     means = [np.trapezoid(exact[part], logs[part]) / np.log(100) for part in (slice(16, 33), slice(0, 17))]
-    near(one_path.between.value, means, one_path.between.error, degrees.min(), finds=0.12, allowed=0.005)
+    near(between(one_path).value, means, between(one_path).error, degrees.min(), finds=0.12, allowed=0.005)
 
 
 def test_limit_is_that_of_the_law(one_path):
@@ -85,7 +84,7 @@ def test_limit_is_that_of_the_law(one_path):
 
 def values_agree(found, *, finds):
     """Means of lambda_hat over log T by chains are those by differences of the evidence."""
-    chains, evidence = found.between, found.from_evidence
+    chains, evidence = between(found), found.from_evidence
     error, degrees = np.hypot(chains.error, evidence.error), found.ess.min() / DRAWS_PER_DEGREE
     near(chains.value, evidence.value, error, degrees, finds=finds)
 
@@ -96,7 +95,7 @@ def test_evidence_of_a_narrow_network_with_noise(noisy):
 
 
 def test_slopes_and_evidence_agree_with_values(one_path):
-    np.testing.assert_allclose(one_path.between.temperatures, one_path.from_evidence.temperatures)
+    np.testing.assert_allclose(between(one_path).temperatures, one_path.from_evidence.temperatures)
     values_agree(one_path, finds=0.15)
 
 
@@ -115,7 +114,7 @@ def test_a_best_fit_above_what_is_attained_is_refused(one_path):
     with pytest.raises(ValueError, match=message):
         ba.learning_coefficient(one_path.model, 1e-4, best_fit=1e-3, **SHORT)
     with pytest.raises(ValueError, match=message):
-        learning_coefficient_of(np.full(100, 0.1) + np.arange(100) * 1e-6, one_path.model, best_fit=1.0)
+        ba.learning_coefficient(one_path.model, losses=np.full(100, 0.1) + np.arange(100) * 1e-6, best_fit=1.0)
 
 
 def gathered_of(model):
@@ -145,13 +144,13 @@ def test_noise_on_a_narrow_network(noisy):
     assert noisy.best_fit.square == pytest.approx(least, rel=1e-6)
     gathered = gathered_of(model)
     np.testing.assert_allclose(ba.learning_coefficient(gathered, 0.5, **SHORT).value, noisy.value[-1:], rtol=1e-6)
-    smaller = learning_coefficient_module.reduced(model)[0]
+    smaller = reduced(model)[0]
     settings = {"sampler": "nuts", "keep": ["order_parameter"], "options": {"target_accept_prob": 0.95}}
     draws = ba.sample(smaller, chains=2, warmup=300, draws=1000, seed=5, progress=False, **settings)
     weights = ba.collapsed.weights(draws, smaller)
     readout = np.einsum("cdoa,cdham,cdmf->cdof", weights["a"], weights["V_1"], weights["V_0"]) / np.sqrt(2 * 1 * 2)
     squares = np.sum((np.einsum("ehf,cdof->cdeo", inputs, readout) - labels) ** 2, axis=(-1, -2))
-    estimate = learning_coefficient_of(squares, model)
+    estimate = ba.learning_coefficient(model, losses=squares)
     error = np.hypot(estimate.error, noisy.error[-1])
     near(estimate.value, noisy.value[-1], error, estimate.ess / DRAWS_PER_DEGREE, finds=0.3)
     assert estimate.rhat < 1.1
@@ -173,14 +172,14 @@ def test_models_with_tokens():
     """Tokens play no part, and would not fit the reduced examples."""
     model = ba.load_model("digits", width=10)
     assert model.tokens is not None
-    smaller = learning_coefficient_module.reduced(model)[0]
+    smaller = reduced(model)[0]
     assert smaller.tokens is None
     assert len(smaller.path_inputs) < model.examples
 
 
 def test_no_warning_of_labels_that_are_not_the_users(recwarn):
     rng, arch = np.random.default_rng(0), ba.Architecture((1,), (2, 2), (1.0,) * 3)
-    learning_coefficient_module.reduced(model_of(rng.normal(size=(500, 1, 2)), rng.normal(size=500), arch, 1.0))
+    reduced(model_of(rng.normal(size=(500, 1, 2)), rng.normal(size=500), arch, 1.0))
     assert not len(recwarn)
 
 
@@ -225,29 +224,32 @@ def test_the_luckiest_minibatch_is_not_the_best_fit(rank_one, noise):
     model, least, exact = rank_one
     losses = exact + noise * np.random.default_rng(5).uniform(-1, 1, exact.shape) * np.sqrt(3)
     with pytest.warns(UserWarning, match=r"below S\* = .* \(found\): state noise, 0 if each loss is of all examples"):
-        unsaid = learning_coefficient_of(losses, model)
-    for found in (unsaid, learning_coefficient_of(losses, model, noise=noise)):
+        unsaid = ba.learning_coefficient(model, losses=losses)
+    for found in (unsaid, ba.learning_coefficient(model, losses=losses, noise=noise)):
         near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=1.8)
     with pytest.warns(UserWarning, match=r"\(given\): state noise"):
-        assert learning_coefficient_of(losses, model, best_fit=least).value == pytest.approx(unsaid.value)
+        assert ba.learning_coefficient(model, losses=losses, best_fit=least).value == pytest.approx(unsaid.value)
     # Said to be of all examples, the least of them is attained.
-    lowered = learning_coefficient_of(losses, model, noise=0)
+    lowered = ba.learning_coefficient(model, losses=losses, noise=0)
     assert lowered.value == pytest.approx(unsaid.value + (least - losses.min()) / (2 * model.temperature), rel=1e-6)
     with pytest.raises(ba.BayesattnError, match="best_fit must not be above"):
-        learning_coefficient_of(losses, model, best_fit=least, noise=0)
+        ba.learning_coefficient(model, losses=losses, best_fit=least, noise=0)
 
 
 def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
     """Without a word of noise where S* was found; a search that ended above them is caught by losses said to be exact."""
     model, least, losses = rank_one
-    found = learning_coefficient_of(losses, model)
+    found = ba.learning_coefficient(model, losses=losses)
+    colder = ba.learning_coefficient(model.replace(temperature=1.0), model.temperature, losses=losses)
+    assert (colder.value, colder.temperatures) == (found.value, model.temperature)
+    assert (found.singular_fluctuation, found.fit.used, np.isnan(found.slope).all()) == (None, 0, True)
     near(found.value, 3.9, found.error, found.ess / DRAWS_PER_DEGREE, finds=0.25)
     monkeypatch.setattr("bayesattn.questions.singular.best_fit.least_squares", lambda model, seed: least + 0.3)
-    assert learning_coefficient_of(losses, model, noise=0).value == pytest.approx(
+    assert ba.learning_coefficient(model, losses=losses, noise=0).value == pytest.approx(
         np.mean(losses - losses.min()) / (2 * model.temperature)
     )
     with pytest.raises(ba.BayesattnError, match="noise must be a number of at least 0, got -1"):
-        learning_coefficient_of(losses, model, noise=-1)
+        ba.learning_coefficient(model, losses=losses, noise=-1)
 
 
 @pytest.mark.parametrize("swap", ["transposed", "many short chains"])
@@ -256,7 +258,7 @@ def test_chains_that_are_draws_are_warned_of(rank_one, swap):
     swapped = losses.T if swap == "transposed" else losses.reshape(-1, 4)[:100]
     message = rf"losses must have shape \(chain, draw, ..\), got {len(swapped)} chains of 4"
     with pytest.warns(UserWarning, match=message):
-        learning_coefficient_of(swapped, model)
+        ba.learning_coefficient(model, losses=swapped)
 
 
 def test_best_fit_of_narrow_layers_is_that_of_reduced_rank_regression(rank_one):
@@ -327,6 +329,8 @@ def test_command_goes_on(command, tmp_path):
         ({"temperatures": [0.1, 0.1]}, "temperatures must be different numbers above 0, at least one, got [0.1, 0.1]"),
         ({"temperatures": "cold"}, "temperatures must be"),
         ({"best_fit": -1}, "best_fit must be at least 0, what no linear function of the path inputs explains, got -1"),
+        ({"noise": 0.1}, "noise must be that of losses, which are not given, got 0.1"),
+        ({"losses": np.ones(5), "temperatures": [1.0, 0.1]}, "temperatures must be one, that of the losses, got [1.0"),
         ({"chains": 0}, "chains must be a whole number of at least 1, got 0"),
         ({"model": network((1,), (2, 2), 2).replace(path_inputs=np.zeros((2, 1, 2)))}, "inputs must not all be 0"),
         *(
@@ -336,9 +340,8 @@ def test_command_goes_on(command, tmp_path):
     ],
 )
 def test_bad_input(change, text):
-    call = learning_coefficient_of if "losses" in change else ba.learning_coefficient
     with pytest.raises(ValueError, match=re.escape(text)):
-        call(**{"model": network((1,), (2, 2), 2)} | change)
+        ba.learning_coefficient(**{"model": network((1,), (2, 2), 2)} | change)
 
 
 def test_other_likelihoods_are_refused():

@@ -6,7 +6,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.questions.singular import attention_law, deep_linear_law
-from tests.singular.networks import network
+from tests.singular.networks import between, network
 from tests.statistics import DRAWS_PER_DEGREE, likely, near
 
 DEEP_LINEAR = [  # heads, widths, features, outputs
@@ -91,7 +91,7 @@ def test_three_routes(case):
     temperatures = [0.1, 0.03, 0.01, 0.003]
     first, second = (ba.learning_coefficient(network(*case), temperatures, draws=2000, seed=seed) for seed in (0, 1))
     degrees = min(first.ess.min(), second.ess.min()) / DRAWS_PER_DEGREE
-    for one, other in ((first.between, first.from_evidence), (first.two_temperature, second.two_temperature)):
+    for one, other in ((between(first), first.from_evidence), (first.two_temperature, second.two_temperature)):
         near(one.value, other.value, np.hypot(one.error, other.error), degrees, finds=1)
 
 

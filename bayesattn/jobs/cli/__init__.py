@@ -142,7 +142,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
             return _wrong_number(option, error.message), BAD_INPUT
         return error.format_message() if hasattr(error, "format_message") else str(error), BAD_INPUT
     if _is(error, "pydantic", "ValidationError"):
-        from bayesattn.tasks.files import describe
+        from bayesattn.tasks.tables import describe
 
         return describe(error), BAD_INPUT  # pyright: ignore[reportArgumentType]
     if _is(error, "bayesattn.theory", "NotConverged"):

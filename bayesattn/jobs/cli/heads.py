@@ -68,7 +68,7 @@ def heads(
         kept = ("order_parameter", "prediction")
         run = runs.sample(case, folder, keep=kept, progress=False if as_json else None, **job)
     drawn = run.draws()
-    found, paths = ba.heads(drawn, case), ba.heads(drawn, case, of="paths")
+    found, paths = ba.heads(drawn, model=case), ba.heads(drawn, of="paths", model=case)
     losses, removal = _lost(drawn, case, exact, remove, as_json, seed)
     if as_json:
         screen.print_json(_content(case, found, paths, losses, removal, least))
@@ -103,7 +103,7 @@ def _lost(
         return None, None
     with screen.working("networks without a head", quiet) as bar:
         if exact:
-            losses = ba.head_losses(drawn, case, seed=seed, progress=lambda text: bar.update(note=text))
+            losses = ba.head_losses(drawn, model=case, seed=seed, progress=lambda text: bar.update(note=text))
         else:
             losses = predicted_losses(case)
         return losses, ba.remove_heads(case) if remove else None

@@ -185,9 +185,9 @@ def _print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> 
     if as_json:
         screen.print_json(
             [
-                {"temperature": case.temperature} | each._asdict()
+                {"temperature": case.temperature} | row
                 for case, comparison in zip(cases, compared, strict=True)
-                for each in comparison.rows
+                for row in comparison.table.to_dict("records")
             ]
         )
         return
@@ -200,12 +200,12 @@ def _print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> 
             "below the best": "" if each.difference == 0 else with_error(-each.difference, each.difference_error),
         }
         for case, comparison in zip(cases, compared, strict=True)
-        for each in comparison.rows
+        for each in comparison.table.itertuples()
     ]
     screen.print_table(f"{cases[0].name}: log evidence of several attentions", table, ["attention"])
     for comparison in compared:
         screen.say(comparison.summary())
-    if any(each.candidate == "most probable" for each in compared[0].rows):
+    if "most probable" in compared[0].table["candidate"].tolist():
         screen.say("most probable: the maximum of log p(Y | Q, K) + log p(Q, K) found by ascent from a prior draw")
 
 

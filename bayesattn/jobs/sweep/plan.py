@@ -20,8 +20,8 @@ from bayesattn.jobs import runs
 from bayesattn.jobs.runs.sampling import require_same
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.samplers import Job
-from bayesattn.tasks.files import PositiveFloat, PositiveInt, Table, validated
 from bayesattn.tasks.load import load_model
+from bayesattn.tasks.tables import PositiveFloat, PositiveInt, Table, validated
 
 NESTED_TABLES = ("task", "options")
 RESULT_COLUMNS = ("run", "state", "seconds", "error_message", "divergences", "quantity")

@@ -1,15 +1,9 @@
 """Importance of heads and paths, with its uncertainty: scores from U, losses without a head, and removal of heads."""
 
 from bayesattn.questions.heads.losses import Losses, head_losses, predicted_losses
-from bayesattn.questions.heads.posterior import (
-    CombiningWidth,
-    Heads,
-    PathCorrelations,
-    combining_width,
-    heads,
-    path_correlations,
-)
+from bayesattn.questions.heads.path_combination import CombiningWidth, PathCorrelations
 from bayesattn.questions.heads.removal import Removal, remove_heads
+from bayesattn.questions.heads.scores import Heads, heads
 
 __all__ = [
     "CombiningWidth",
@@ -17,10 +11,8 @@ __all__ = [
     "Losses",
     "PathCorrelations",
     "Removal",
-    "combining_width",
     "head_losses",
     "heads",
-    "path_correlations",
     "predicted_losses",
     "remove_heads",
 ]

@@ -14,6 +14,7 @@ For a head that hardly matters, one step is enough.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -32,6 +33,7 @@ from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models.arviz import dataset
 from bayesattn.models.model import Model
+from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.questions.heads.bridge import bridge, rhat
 from bayesattn.questions.heads.fit import Fit, at_saddle_point, mean_and_error, predictions, scaled, without_paths
@@ -113,9 +115,9 @@ def indexed(names: list[Any], levels: list[str]) -> "pd.Index":
 @with_own_settings
 def head_losses(
     draws: Draws,
-    model: Model | None = None,
     *,
     of: Checked = "heads",
+    model: NetworkPosterior | None = None,
     chains: int = 4,
     warmup: int | None = None,
     length: int | None = None,
@@ -131,8 +133,8 @@ def head_losses(
 
     Args:
         draws: draws of the whole network, as for `bayesattn.heads`.
-        model: model of the draws, if they do not record it.
         of: "heads"; "paths"; or a dictionary of lists of heads, as for `bayesattn.heads`.
+        model: model of the draws, if they do not record it.
         chains: chains of each job.
         warmup: adaptation steps of each chain; by default 200, or 500 of tempered chains.
         length: draws of each chain; by default 150, or 1000 of tempered chains.
@@ -143,31 +145,32 @@ def head_losses(
         ValueError: draws of a network whose attention is sampled too, or without a Gaussian likelihood; draws without
             order_parameter; as for `bayesattn.heads`.
     """
-    opened, tree = opened_with_network(draws, model)
-    require_kind("model of the draws", opened, Model)
-    assert isinstance(opened, Model)
-    opened.require_gaussian()
-    tempered = "round_trips" in dataset(tree, "sample_stats") or suited_sampler(opened) == "tempered"
+    whole, tree = opened_with_network(draws, model)
+    whole = gaussian_model(whole)
+    tempered = "round_trips" in dataset(tree, "sample_stats") or suited_sampler(whole) == "tempered"
     usual_warmup, usual_length = TEMPERED_STEPS if tempered else STEPS
     warmup, length = usual_warmup if warmup is None else warmup, usual_length if length is None else length
     for name, value, fewest in (("chains", chains, 1), ("warmup", warmup, 1), ("length", length, FEWEST_DRAWS)):
         positive_integer(name, value, fewest)
     job = {"sampler": "tempered" if tempered else "nuts", "chains": chains, "warmup": warmup, "draws": length}
     seed_number("seed", seed)
-    units, drawn = units_of(opened, of), order_parameters_in(tree, opened)
+    units, drawn = units_of(whole, of), order_parameters_in(tree, whole)
     if drawn.shape[1] < FEWEST_DRAWS:
         raise BayesattnError(f"draws must hold at least {FEWEST_DRAWS} of each chain, got {drawn.shape[1]}")
-    ladder = _Ladder(opened, _thinned(drawn), job, seed, progress)
-    each = [
-        ladder.losses(str(name), rows)
-        for name, rows in zip(
-            watched(units.names, "networks without a head"), units.rows(opened.architecture), strict=True
-        )
-    ]
+    ladder = _Ladder(whole, _thinned(drawn), job, seed, progress)
+    names = watched(units.names, "networks without a head")
+    each = [ladder.losses(str(name), rows) for name, rows in zip(names, units.rows(whole.architecture), strict=True)]
     losses = _collected(units, each)
-    if may_have_modes_apart(opened.architecture):
-        _compare_with_evidence(losses, opened, units, seed)
+    if may_have_modes_apart(whole.architecture):
+        _compare_with_evidence(losses, whole, units, seed)
     return losses
+
+
+def gaussian_model(model: Checked) -> Model:
+    """The same model; raises ValueError unless it has fixed attention and Gaussian labels."""
+    require_kind("model", model, Model)
+    model.require_gaussian()
+    return model
 
 
 def _compare_with_evidence(losses: Losses, model: Model, units: Units, seed: int) -> None:
@@ -205,9 +208,7 @@ def predicted_losses(model: Model, *, of: Checked = "heads") -> Losses:
         ValueError: another kind of model or likelihood; as for `bayesattn.heads`.
         NotConverged: a saddle point was not found.
     """
-    require_kind("model", model, Model)
-    model.require_gaussian()
-    units = units_of(model, of)
+    units = units_of(gaussian_model(model), of)
     whole = at_saddle_point(model)
     each = [
         _lost(whole, at_saddle_point(without_paths(model, paths)), model)
@@ -245,6 +246,7 @@ def _thinned(drawn: Float[np.ndarray, "chain draw row row"]) -> Float[np.ndarray
     return drawn[:, np.linspace(0, count - 1, max(1, min(count, MOST // chains))).astype(int)]
 
 
+@dataclass(frozen=True, eq=False)
 class _Ladder:
     """Networks between the whole network and the one without a head, with draws of each.
 
@@ -256,17 +258,19 @@ class _Ladder:
         progress: function that is called with a line of text before each job.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        drawn: np.ndarray,
-        job: dict[str, Any],
-        seed: int,
-        progress: Callable[[str], None] | None,
-    ):
-        self.model, self.drawn, self.job, self.seed, self.progress = model, drawn, job, seed, progress
-        self.process = compressed(model.kernels, model.architecture)
-        self.whole = Fit(0.0, *predictions(model, drawn.reshape(-1, *drawn.shape[2:])))
+    model: Model
+    drawn: Float[np.ndarray, "chain draw row row"]
+    job: dict[str, Any]
+    seed: int
+    progress: Callable[[str], None] | None
+
+    @cached_property
+    def process(self) -> GaussianProcess:
+        return compressed(self.model.kernels, self.model.architecture)
+
+    @cached_property
+    def whole(self) -> Fit:
+        return Fit(0.0, *predictions(self.model, self.drawn.reshape(-1, *self.drawn.shape[2:])))
 
     def losses(self, name: str, rows: Bool[np.ndarray, " row"]) -> dict[str, float]:
         """Losses without the given rows of U."""

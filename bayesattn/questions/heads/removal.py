@@ -5,18 +5,21 @@ follow from it. Each step removes the head whose removal leaves the largest log 
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import Checked, positive_integer, require_kind
+from bayesattn._util.checks import Checked, positive_integer
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
 from bayesattn.models.model import Model
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.questions.heads.fit import Fit, at_saddle_point, mean_and_error, without_paths
+from bayesattn.questions.heads.losses import gaussian_model
 from bayesattn.questions.heads.units import units_of
 
 if TYPE_CHECKING:
@@ -26,14 +29,6 @@ MOST_TRIED = 16
 """With at most this many heads, every step tries every remaining head."""
 MOST_ACCURACY_LOST = 0.02
 """Largest loss of accuracy at which the removed heads count as dispensable."""
-
-
-class _Trial(NamedTuple):
-    """Tried removal of a head: its step, the log evidence lost at that step, and the fit of the network without it."""
-
-    step: int
-    loss: float
-    fit: Fit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,7 +83,9 @@ class Removal(Described):
 
 
 @with_own_settings
-def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None) -> Removal:
+def remove_heads(
+    draws: Draws | Model, *, of: Checked = "heads", most: int | None = None, model: NetworkPosterior | None = None
+) -> Removal:
     """Remove heads greedily by evidence; after each removal, the posterior of the remaining heads is computed again.
 
     With up to 16 heads, each step tries every remaining head. With more, losses from earlier steps serve as lower bounds
@@ -96,39 +93,37 @@ def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None
     falls when others are removed.
 
     Args:
-        model: the posterior, with Gaussian labels; accuracies need test examples with labels.
+        draws: draws of the whole network, as for `bayesattn.heads`; or the model alone, as the theory needs no draws. Its
+            labels must be Gaussian; accuracies need test examples with labels.
         of: "heads"; "paths"; or a dictionary of lists of heads, as for `bayesattn.heads`.
         most: number of heads to remove, by default all.
+        model: model of the draws, if they do not record it.
 
     Raises:
-        ValueError: a model that is not a `bayesattn.Model` with Gaussian labels, an `of` that `bayesattn.heads` would
-            refuse, a `most` that is not a number from 1 to the number of heads.
+        ValueError: draws of a network whose attention is sampled too, or without a Gaussian likelihood; an `of` that
+            `bayesattn.heads` would refuse, a `most` that is not a number from 1 to the number of heads.
         NotConverged: a saddle point was not found.
     """
-    require_kind("model", model, Model)
-    model.require_gaussian()
-    units = units_of(model, of)
-    count = len(units.names)
-    count = count if most is None else positive_integer("most", most, 1, count)
-    fits, order = [at_saddle_point(model)], []
-    gone = np.zeros(model.architecture.paths, bool)
-    tried: dict[int, _Trial] = {}
-    for step in watched(range(count), "removing heads", "heads"):
-        left = [at for at in range(len(units.names)) if at not in order]
+    whole = gaussian_model(draws if isinstance(draws, Model) else opened_with_network(draws, model)[0])
+    units = units_of(whole, of)
+    count = len(units.names) if most is None else positive_integer("most", most, 1, len(units.names))
+    fits, order = [at_saddle_point(whole)], []
+    gone = np.zeros(whole.architecture.paths, bool)
+    least_losses = np.full(len(units.names), -np.inf)
+    for _ in watched(range(count), "removing heads", "heads"):
         if len(units.names) <= MOST_TRIED:
-            tried.clear()
-        while True:
-            # What was not tried comes first; what is least by a loss of this step has the least of all.
-            head = min(left, key=lambda at: tried[at].loss if at in tried else -np.inf)
-            if head in tried and tried[head].step == step:
-                break
-            fit = at_saddle_point(without_paths(model, gone | units.paths[head]))
-            tried[head] = _Trial(step, fits[-1].log_evidence - fit.log_evidence, fit)
+            least_losses[:] = -np.inf
+        least_losses[order] = np.inf
+        tried: dict[int, Fit] = {}
+        # Losses of other steps are lower bounds, so a head whose loss at this step is least of all has the least loss.
+        while (head := int(np.argmin(least_losses))) not in tried:
+            tried[head] = at_saddle_point(without_paths(whole, gone | units.paths[head]))
+            least_losses[head] = fits[-1].log_evidence - tried[head].log_evidence
         order.append(head)
-        fits.append(tried[head].fit)
-        gone = gone | units.paths[head]
-    accuracy, error = np.array([mean_and_error(fit.accuracy(model)) for fit in fits]).T
-    log_score, _ = np.array([mean_and_error(fit.log_score(model)) for fit in fits]).T
+        fits.append(tried[head])
+        gone |= units.paths[head]
+    accuracy, error = np.array([mean_and_error(fit.accuracy(whole)) for fit in fits]).T
+    log_score, _ = np.array([mean_and_error(fit.log_score(whole)) for fit in fits]).T
     evidence = np.array([fit.log_evidence for fit in fits])
     names = [units.names[at] for at in order]
     return Removal(names, evidence - evidence[0], accuracy, error, log_score, units.levels)

@@ -1,13 +1,12 @@
 """Attention that the posterior prefers, by the theory: evidence of queries and keys, its maximum, and comparisons."""
 
-from bayesattn.questions.preferred_attention.comparison import AttentionComparison, Compared, compare_attention
+from bayesattn.questions.preferred_attention.comparison import AttentionComparison, compare_attention
 from bayesattn.questions.preferred_attention.evidence import ORDERS, ConditionalEvidence, conditional_evidence
 from bayesattn.questions.preferred_attention.maximum import MostProbableAttention, most_probable_attention
 
 __all__ = [
     "ORDERS",
     "AttentionComparison",
-    "Compared",
     "ConditionalEvidence",
     "MostProbableAttention",
     "compare_attention",

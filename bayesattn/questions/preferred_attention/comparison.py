@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,46 +19,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Compared(NamedTuple):
-    """One candidate at one width N_1: log p(Y | candidate) as a `bayesattn.theory.Evidence`, and its comparison.
-
-    `difference` is the log evidence minus the largest one at this width. `difference_error` is the combined standard error,
-    0 for the best candidate. `log_prior` is log p(Q, K), a density; NaN for bilinear heads, for queries and keys of another
-    width than the model's key_width, and for prior variances of 0.
-    """
-
-    candidate: str
-    width: int
-    log_evidence: float
-    error: float
-    method: str
-    reliable: bool
-    difference: float
-    difference_error: float
-    log_prior: float
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionComparison(Described):
     """Log evidence of several attentions at one or more widths.
 
     Args:
-        rows: each candidate at each width.
+        table: a row for each candidate at each width N_1. Columns: log_evidence, log p(Y | candidate), with error, method
+            and reliable, as in `bayesattn.theory.Evidence`; difference, the log evidence minus the largest one at this
+            width, and difference_error, the combined standard error, 0 for the best candidate; log_prior, log p(Q, K), a
+            density, NaN for bilinear heads, for queries and keys of another width than the model's key_width, and for
+            prior variances of 0.
     """
 
-    rows: tuple[Compared, ...]
-
-    @property
-    def table(self) -> "pd.DataFrame":
-        """A row for each candidate at each width, with the fields of `Compared` as columns."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows, columns=list(Compared._fields))
+    table: "pd.DataFrame"
 
     @property
     def widths(self) -> list[int]:
         """The widths compared."""
-        return list(dict.fromkeys(row.width for row in self.rows))
+        return self.table["width"].unique().tolist()
 
     def best(self, width: int | None = None) -> str:
         """Candidate with the largest log evidence at a width, by default the only one; ValueError for another width."""
@@ -66,28 +44,29 @@ class AttentionComparison(Described):
             width = self.widths[0]
         if width not in self.widths:
             raise BayesattnError(f"width must be one of {', '.join(map(str, self.widths))}, got {shown(width)}")
-        return self._ranked(width)[0].candidate
+        return self._ranked(width)["candidate"].iloc[0]
 
     def summary(self) -> str:
         """A line for each width: the candidate with the largest log evidence, and how far it is above the next."""
         return "\n".join(f"N = {width}: {self._said(width)}" for width in self.widths)
 
-    def _ranked(self, width: int) -> list[Compared]:
-        """Candidates at a width, the largest log evidence first."""
-        return sorted((row for row in self.rows if row.width == width), key=lambda row: -row.log_evidence)
+    def _ranked(self, width: int) -> "pd.DataFrame":
+        """Rows of a width, the largest log evidence first."""
+        return self.table[self.table["width"] == width].sort_values("log_evidence", ascending=False, kind="stable")
 
     def _said(self, width: int) -> str:
-        first, *others = self._ranked(width)
+        ranked = self._ranked(width)
+        first, *others = ranked.itertuples()
         text = f"{first.candidate!r}, log p(Y) = {with_error(first.log_evidence, first.error)}"
         if others:
             lead, error = -others[0].difference, others[0].difference_error
             text += f", {with_error(lead, error)} above {others[0].candidate!r}"
             text += "" if lead > MOST_COMBINED_ERRORS * error else ", a difference within the errors"
-        unreliable = ", ".join(repr(row.candidate) for row in (first, *others) if not row.reliable)
+        unreliable = ", ".join(map(repr, ranked["candidate"][~ranked["reliable"]]))
         return text + (f"; NOT reliable: {unreliable}" if unreliable else "")
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        count = len({row.candidate for row in self.rows})
+        count = self.table["candidate"].nunique()
         return f"AttentionComparison of {count} candidates", {f"N = {each}": self._said(each) for each in self.widths}
 
 
@@ -110,6 +89,8 @@ def compare_attention(
         ValueError: as for `conditional_evidence`; no candidates, a width below 1.
         NotConverged: K + T I is singular in float64.
     """
+    import pandas as pd
+
     if not isinstance(candidates, Mapping) or not candidates:
         raise BayesattnError(f"candidates must be a dict of queries and keys by name, got {shown(candidates)}")
     checked = {
@@ -129,8 +110,15 @@ def compare_attention(
     for network in networks:
         found = {name: evidence(each.replace(architecture=network), seed=seed) for name, each in given.items()}
         best = max(found, key=lambda name: found[name].log_evidence)
-        for name, own in found.items():
-            difference = own.log_evidence - found[best].log_evidence
-            error = 0.0 if name == best else float(np.hypot(own.error, found[best].error))
-            rows.append(Compared(name, network.widths[0], *own, difference, error, log_priors[name]))
-    return AttentionComparison(tuple(rows))
+        rows += [
+            {
+                "candidate": name,
+                "width": network.widths[0],
+                **own._asdict(),
+                "difference": own.log_evidence - found[best].log_evidence,
+                "difference_error": 0.0 if name == best else float(np.hypot(own.error, found[best].error)),
+                "log_prior": log_priors[name],
+            }
+            for name, own in found.items()
+        ]
+    return AttentionComparison(pd.DataFrame(rows))

@@ -5,7 +5,6 @@ from bayesattn.questions.singular.coefficient import Differences, Estimates, Lea
 from bayesattn.questions.singular.heads import HeadCapacities, head_capacities, without_head
 from bayesattn.questions.singular.law import Law, attention_law, deep_linear_law
 from bayesattn.questions.singular.limit import Interval, Limit
-from bayesattn.questions.singular.losses import learning_coefficient_of
 
 __all__ = [
     "BestFit",
@@ -20,6 +19,5 @@ __all__ = [
     "deep_linear_law",
     "head_capacities",
     "learning_coefficient",
-    "learning_coefficient_of",
     "without_head",
 ]

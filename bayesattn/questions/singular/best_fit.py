@@ -1,5 +1,6 @@
-"""S*, the least sum of squares |Y - f|^2 over all weights of a network."""
+"""S*, the least sum of squares |Y - f|^2 over all weights of a network, and the few examples on which it depends."""
 
+import warnings
 from typing import NamedTuple
 
 import jax
@@ -12,6 +13,8 @@ from bayesattn._util.checks import Checked, number
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import stream
 from bayesattn.architecture import Architecture
+from bayesattn.compressed import Compressed
+from bayesattn.dataset import Dataset
 from bayesattn.models import Path
 from bayesattn.models.model import Model
 from bayesattn.network import network
@@ -43,6 +46,26 @@ class BestFit(NamedTuple):
                 f"best_fit must not be above the |Y - f|^2 that the network attains, {attained:.6g}, got {self.square:.6g}"
             )
         return BestFit(attained, self.how)
+
+
+def reduced(model: Model) -> tuple[Model, float]:
+    """Model with at most Pi N_0 examples and the same lambda_hat, and the part of |Y|^2 that no readout explains.
+
+    It has no tokens and no test examples, and gives no warnings about its labels, which are not the user's.
+    """
+    compressed = model.compressed
+    _, paths, features = model.path_inputs.shape
+    if compressed is None:
+        if len(model.path_inputs) <= paths * features:
+            return model.replace(test_path_inputs=None, test_labels=None, tokens=None), 0.0
+        compressed = Compressed.of(model.path_inputs, model.labels)
+    dataset = Dataset(path_inputs=compressed.path_inputs, labels=compressed.labels)
+    residual = float(compressed.residual.square)
+    explained = float(np.vdot(compressed.labels, compressed.labels))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        smaller = model.replace(dataset=dataset, tokens=None)
+    return smaller, 0.0 if residual <= NEGLIGIBLE_SHARE * explained else residual
 
 
 def best_fit_of(model: Model, given: Checked = None, *, residual: float = 0.0, seed: int = 0) -> BestFit:
@@ -77,12 +100,10 @@ def best_fit_of(model: Model, given: Checked = None, *, residual: float = 0.0, s
 
 def regression(model: Model) -> float:
     """Least sum of squares of all linear functions of the path inputs."""
-    inputs, labels = (
-        model.path_inputs.reshape(len(model.path_inputs), -1),
-        np.reshape(model.labels, (model.examples, -1)),
-    )
-    found = np.linalg.lstsq(inputs, labels, rcond=None)[0]
-    return float(np.sum((labels - inputs @ found) ** 2))
+    examples = len(model.path_inputs)
+    inputs, labels = model.path_inputs.reshape(examples, -1), np.reshape(model.labels, (examples, -1))
+    readout = np.linalg.lstsq(inputs, labels, rcond=None)[0]
+    return float(np.sum((labels - inputs @ readout) ** 2))
 
 
 def has_any_readout(arch: Architecture, features: int) -> bool:

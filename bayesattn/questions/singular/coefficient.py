@@ -9,7 +9,6 @@ parameter U, the expectation has a closed form (`bayesattn.questions.singular.lo
 without drawing weights: everything but U is integrated out.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,19 +19,27 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from bayesattn import samplers, theory
-from bayesattn._util.checks import Checked, entries, positive, positive_integer, require_kind, seed_number
+from bayesattn._util.checks import (
+    Checked,
+    entries,
+    positive,
+    positive_integer,
+    require_kind,
+    seed_number,
+    shown,
+    warn_of_swapped_axes,
+)
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks.mixing import moments
-from bayesattn.compressed import Compressed
-from bayesattn.dataset import Dataset
 from bayesattn.models.model import Model
 from bayesattn.models.trees import CHAIN_AXES, Draws, opened_of
-from bayesattn.questions.singular.best_fit import NEGLIGIBLE_SHARE, BestFit, best_fit_of
+from bayesattn.questions.singular.best_fit import BestFit, best_fit_of, reduced
 from bayesattn.questions.singular.limit import Interval, Limit, fitted, largest_multiplicity
 from bayesattn.questions.singular.loss import attained, example_losses, factors, loss
+from bayesattn.questions.singular.losses import by_losses
 from bayesattn.theory import NotConverged
 
 if TYPE_CHECKING:
@@ -73,14 +80,14 @@ class LearningCoefficient(Described):
         temperatures: T, shape (temperatures,).
         value: lambda_hat(T) = E[S - S*] / (2 T).
         error: Monte Carlo standard error of `value`, given S*.
-        slope: derivative of lambda_hat by log T.
+        slope: derivative of lambda_hat by log T; NaN of losses.
         slope_error: its Monte Carlo standard error.
         best_fit: S* and how it is known.
-        ess: effective sample size of the expectation given U.
+        ess: effective sample size of the expectation given U, or of the losses.
         rhat: its R-hat.
         singular_fluctuation: half the sum over examples of the posterior variance of |Y_i - f_i|^2 / (2 T), with errors:
-            Watanabe's (2009) for noise of variance T and beta = 1, of these examples alone. None if the examples are
-            compressed, or too many (`MOST_LABELS`, `MOST_ROWS`).
+            Watanabe's (2009) for noise of variance T and beta = 1, of these examples alone. None of losses, or if the
+            examples are compressed, or too many (`MOST_LABELS`, `MOST_ROWS`).
         seed: seed of the chains.
         stopped: reason why the series of default temperatures ended early, or None.
     """
@@ -111,23 +118,6 @@ class LearningCoefficient(Described):
             (temperatures[:-1] + temperatures[1:]) / 2,
             (sums[:-1] - sums[1:]) / change,
             np.hypot(errors[:-1], errors[1:]) / change,
-        )
-
-    @property
-    def between(self) -> Differences:
-        """Means of lambda_hat over log T between neighbouring temperatures, by values and slopes of the chains.
-
-        The rule is the trapezoidal one with end corrections, whose error of fourth order in the step is not part of the
-        errors. `from_evidence` estimates the same from other draws. Temperatures are geometric means.
-        """
-        temperatures, value, slope = self.temperatures, self.value, self.slope
-        step = np.log(temperatures[:-1] / temperatures[1:])
-        of_values = np.hypot(self.error[:-1], self.error[1:]) / 2
-        of_slopes = step / 12 * np.hypot(self.slope_error[:-1], self.slope_error[1:])
-        return Differences(
-            np.sqrt(temperatures[:-1] * temperatures[1:]),
-            (value[:-1] + value[1:]) / 2 + step / 12 * (slope[1:] - slope[:-1]),
-            np.hypot(of_values, of_slopes),
         )
 
     @cached_property
@@ -178,12 +168,9 @@ class LearningCoefficient(Described):
         return pd.DataFrame(columns, index=pd.Index(self.temperatures, name="temperature"))
 
     def to_dict(self) -> PlainDict:
-        """All results as plain numbers and lists, for JSON."""
-        result: PlainDict = {
-            name: getattr(self, name).tolist()
-            for name in ("temperatures", "value", "error", "slope", "slope_error", "ess", "rhat")
-        }
-        result |= {
+        """The summary and all other results as plain numbers and lists, for JSON."""
+        return {
+            **self.summary().reset_index(names="temperatures").to_dict(orient="list"),
             "best_fit": self.best_fit._asdict(),
             "limit": self.limit._asdict(),
             "multiplicity": self.multiplicity._asdict(),
@@ -191,10 +178,6 @@ class LearningCoefficient(Described):
             "stopped": self.stopped,
             "two_temperature": {name: array.tolist() for name, array in self.two_temperature._asdict().items()},
         }
-        if self.singular_fluctuation is not None:
-            named = self.singular_fluctuation._asdict().items()
-            result["singular_fluctuation"] = {name: array.tolist() for name, array in named}
-        return result
 
     def _described(self) -> tuple[str, dict[str, str]]:
         coldest = f"{with_error(self.value[-1], self.error[-1])} at T = {self.temperatures[-1]:.2g}"
@@ -209,6 +192,8 @@ def learning_coefficient(
     model: Model,
     temperatures: Checked = None,
     *,
+    losses: Checked = None,
+    noise: float | None = None,
     best_fit: float | None = None,
     chains: int = 4,
     warmup: int = 500,
@@ -222,10 +207,19 @@ def learning_coefficient(
     The prior is positive everywhere, so it is the global coefficient, not the local one (LLC) at trained weights; with
     labels 0 it is also the local one at weights 0.
 
+    With `losses`, nothing is drawn: lambda_hat = (mean of S - S*) / (2 T) of draws of the weights by any sampler, whose
+    error the chains' then is.
+
     Args:
-        model: the posterior, with Gaussian labels; its own temperature is not used.
+        model: the posterior, with Gaussian labels; its own temperature is used only with `losses`.
         temperatures: T, one or several; by default up to nine, each a tenth of the one before, down to where float64
-            allows.
+            allows. With `losses`, the temperature of their draws, by default the model's.
+        losses: S = |Y - f|^2, the sum over all examples and outputs, of each draw; shape (draw,) or (chain, draw). A mean
+            loss L_n = S / (2 P) at inverse temperature beta is S = 2 P L_n at T = 1 / beta. A sum over a minibatch of n
+            examples, times P / n, is such a loss with noise.
+        noise: standard deviation of a loss at fixed weights: 0 for losses of all examples, above 0 for minibatches. Where a
+            search for S* ended above what the losses attain, S* is lowered to the least loss plus five times this. By
+            default losses may be noisy, so that S* is never lowered to a single one, and a loss below S* is warned of.
         best_fit: S*, the least |Y - f|^2 of all weights, if it is known. By default, the residual of linear regression on
             the path inputs if the widths allow every readout; otherwise the least value that searches from 16 prior draws
             and the chains find, an upper bound. An excess of d lowers lambda_hat by d / (2 T).
@@ -239,14 +233,29 @@ def learning_coefficient(
 
     Raises:
         ValueError: a model without Gaussian labels, temperatures that are not above 0 or occur twice, path inputs that are
-            all 0, an S* above a value that the chains attain.
+            all 0, an S* above a value that the chains or losses attain; losses of another shape, negative ones, fewer than
+            four draws, several temperatures, or a mean that no weights reach; a noise below 0 or without losses.
         NotConverged: a given temperature is too low for float64, or the warmest of the default ones is.
+
+    Warns of losses with more chains than draws, because the axes are then likely swapped.
     """
     require_kind("model", model, Model)
     model.require_gaussian()
     job = checked_job(chains, warmup, draws, seed)
     given = temperatures is not None
     smaller, residual = reduced(model)
+    if losses is not None:
+        chosen = _checked(temperatures if given else model.temperature)
+        if len(chosen) > 1:
+            raise BayesattnError(f"temperatures must be one, that of the losses, got {shown(temperatures)}")
+        warn_of_swapped_axes("losses", np.atleast_2d(losses))
+        column, least = by_losses(losses, smaller.replace(temperature=chosen[0]), residual, best_fit, noise, seed)
+        arrays: Any = {name: np.array([value]) for name, value in column.items()}
+        return LearningCoefficient(
+            model, np.array(chosen), **arrays, best_fit=least, singular_fluctuation=None, seed=seed, stopped=None
+        )
+    if noise is not None:
+        raise BayesattnError(f"noise must be that of losses, which are not given, got {shown(noise)}")
     chosen = _checked(temperatures) if given else _decades(smaller)
     if progress is not None:
         progress("least sum of squares")
@@ -267,22 +276,18 @@ def learning_coefficient(
             stopped = f"float64 does not suffice at T = {temperature:.3g}: {error}"
             break
         estimates, drawn = by_chains(cold, tree)
-        least = _with_draws(least, residual, cold, drawn, float(estimates["error"]))
+        lowest = residual + float(np.min(np.asarray(attained(cold.kernels, drawn))))
+        least = least.held_against(lowest, 2 * temperature * float(estimates["error"]))
         columns.append(estimates)
         spread.append(_fluctuation(model, temperature, drawn, chains))
-    arrays: Any = {name: np.array([column[name] for column in columns]) for name in columns[0]}
+    arrays = {name: np.array([column[name] for column in columns]) for name in columns[0]}
     reached = np.array(chosen[: len(columns)])
     offset = (least.square - residual) / (2 * reached)
     arrays |= {"value": arrays["value"] - offset, "slope": arrays["slope"] + offset}
     fluctuation = np.array(spread)
+    estimates = None if np.isnan(fluctuation).all() else Estimates(*fluctuation.T)
     return LearningCoefficient(
-        model=model,
-        temperatures=reached,
-        **arrays,
-        best_fit=least,
-        singular_fluctuation=None if np.isnan(fluctuation).all() else Estimates(*fluctuation.T),
-        seed=seed,
-        stopped=stopped,
+        model, reached, **arrays, best_fit=least, singular_fluctuation=estimates, seed=seed, stopped=stopped
     )
 
 
@@ -311,16 +316,6 @@ def by_chains(cold: Model, tree: xr.DataTree) -> tuple[dict[str, np.ndarray], Fl
     return estimates | {name: found[name] for name in ("error", "ess", "rhat")}, drawn
 
 
-def _with_draws(
-    least: BestFit, residual: float, cold: Model, drawn: Float[Array, "draw row column"], error: float
-) -> BestFit:
-    """S*, replaced by the least value of the draws if that is lower."""
-    if least.how == "not needed":
-        return least
-    lowest = residual + float(np.min(np.asarray(attained(cold.kernels, drawn))))
-    return least.held_against(lowest, 2 * cold.temperature * error)
-
-
 def _moments(values: Float[np.ndarray, "chain draw"]) -> dict[str, np.ndarray]:
     return moments(xr.DataArray(values, dims=CHAIN_AXES))
 
@@ -340,26 +335,6 @@ def _fluctuation(
     )
     found = _moments(((variance + (mean - mean.mean(0)) ** 2).sum(1) / 2).reshape(chains, -1))
     return float(found["mean"]), float(found["error"])
-
-
-def reduced(model: Model) -> tuple[Model, float]:
-    """Model with at most Pi N_0 examples and the same lambda_hat, and the part of |Y|^2 that no readout explains.
-
-    It has no tokens and no test examples, and gives no warnings about its labels, which are not the user's.
-    """
-    compressed = model.compressed
-    _, paths, features = model.path_inputs.shape
-    if compressed is None:
-        if len(model.path_inputs) <= paths * features:
-            return model.replace(test_path_inputs=None, test_labels=None, tokens=None), 0.0
-        compressed = Compressed.of(model.path_inputs, model.labels)
-    dataset = Dataset(path_inputs=compressed.path_inputs, labels=compressed.labels)
-    residual = float(compressed.residual.square)
-    explained = float(np.vdot(compressed.labels, compressed.labels))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        smaller = model.replace(dataset=dataset, tokens=None)
-    return smaller, 0.0 if residual <= NEGLIGIBLE_SHARE * explained else residual
 
 
 def _checked(temperatures: Checked) -> list[float]:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +25,8 @@ from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.models.weights import weights as weights_of_draws
 from bayesattn.network import network
 from bayesattn.questions.heads.units import heads_of, names_of_heads
-from bayesattn.questions.singular.best_fit import best_fit_of
-from bayesattn.questions.singular.coefficient import by_chains, checked_job, learning_coefficient, reduced
+from bayesattn.questions.singular.best_fit import best_fit_of, reduced
+from bayesattn.questions.singular.coefficient import by_chains, checked_job, learning_coefficient
 from bayesattn.samplers import sample
 
 if TYPE_CHECKING:
@@ -168,9 +168,7 @@ def without_head(model: Model, layer: int, head: int) -> Model:
     heads[layer - 1] -= 1
     variances[layer] *= (count - 1) / count
     smaller = reduced(model)[0] if model.compressed is not None else model
-    rest = Architecture(
-        heads=tuple(heads), widths=arch.widths, variances=tuple(variances), skips=arch.skips, outputs=arch.outputs
-    )
+    rest = replace(arch, heads=tuple(heads), variances=tuple(variances))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The whole model has already warned of the labels.
         return Model(

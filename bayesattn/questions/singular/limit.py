@@ -16,7 +16,7 @@ series of temperatures that ends at the coldest, has at least `FEWEST`, and fits
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy import special, stats
 
 from bayesattn._util.text import with_error
@@ -82,65 +82,28 @@ def fitted(
     known = np.isfinite(errors) & (errors > 0)
     if known.sum() < FEWEST:
         which = "temperatures" if known.all() else f"of {len(known)} temperatures with a Monte Carlo error"
-        return _untold(f"{known.sum()} {which} are too few, at least {FEWEST} are needed")
+        return _undetermined(f"{known.sum()} {which} are too few, at least {FEWEST} are needed")
     logs, values = np.log(1 / temperatures[known]), values[known]
     errors = np.hypot(errors[known], LEAST_ERROR * np.abs(values))
     multiplicities = np.arange(1, largest + 1)
     for first in range(len(logs) - FEWEST + 1):
         chosen = slice(first, None)
-        result = _Fit.of(logs[chosen], values[chosen], errors[chosen], multiplicities)
+        result = _Posterior.of(logs[chosen], values[chosen], errors[chosen], multiplicities)
         if result.p_value >= LEAST_FIT:
             return result.limit(len(logs) - first)
-    return _untold(f"no {FEWEST} of the coldest temperatures fit the law")
+    return _undetermined(f"no {FEWEST} of the coldest temperatures fit the law")
 
 
-def _untold(reason: str) -> Limit:
+def _undetermined(reason: str) -> Limit:
     return Limit(UNDETERMINED, UNDETERMINED, 0, f"cannot tell: {reason}")
 
 
-class _NextTerm(NamedTuple):
-    """Fit of lambda and b for one p and k, each theta and each c: normal, with chi squared and the log of its weight."""
+class _Posterior(NamedTuple):
+    """Posterior of lambda for each theta, c, p and k: normal, with weights."""
 
-    mean: Float[np.ndarray, "multiplicity shift"]
-    sd: Float[np.ndarray, "multiplicity shift"]
-    misfit: Float[np.ndarray, "multiplicity shift"]
-    log_weight: Float[np.ndarray, "multiplicity shift"]
-
-    @classmethod
-    def of(
-        cls,
-        term: Float[np.ndarray, "shift temperature"],
-        values: Float[np.ndarray, "multiplicity shift temperature"],
-        errors: Float[np.ndarray, " temperature"],
-    ) -> "_NextTerm":
-        """Fit by weighted least squares; the term has relative error `TERM_ERROR`, and its size is found by iteration."""
-        size = np.zeros(values.shape[:-1])
-        for _ in range(ITERATIONS):
-            variances = errors**2 + (TERM_ERROR * size[..., None] * term) ** 2
-            sums = [np.sum(term**order / variances, -1) for order in range(3)]
-            sums[2] = sums[2] + LARGEST_TERM**-2
-            pulled = [np.sum(term**order * values / variances, -1) for order in range(2)]
-            determinant = sums[0] * sums[2] - sums[1] ** 2
-            mean = (sums[2] * pulled[0] - sums[1] * pulled[1]) / determinant
-            size = (sums[0] * pulled[1] - sums[1] * pulled[0]) / determinant
-        residual = values - mean[..., None] - size[..., None] * term
-        misfit = np.sum(residual**2 / variances, -1) + (size / LARGEST_TERM) ** 2
-        log_weight = -(misfit + np.log(determinant) + np.sum(np.log(variances), -1)) / 2
-        return cls(mean, np.sqrt(sums[2] / determinant), misfit, log_weight)
-
-    def where(self, decreases: Bool[np.ndarray, " shift"]) -> "_NextTerm":
-        """Fits in which the next term decreases with T throughout; all others get no weight."""
-        return self._replace(
-            misfit=np.where(decreases, self.misfit, np.inf), log_weight=np.where(decreases, self.log_weight, -np.inf)
-        )
-
-
-class _Fit(NamedTuple):
-    """Posterior of lambda for each theta, c and next term: normal, with weights."""
-
-    weights: Float[np.ndarray, "multiplicity shift term"]
-    means: Float[np.ndarray, "multiplicity shift term"]
-    sds: Float[np.ndarray, "multiplicity shift term"]
+    weights: Float[np.ndarray, "multiplicity shift power order"]
+    means: Float[np.ndarray, "multiplicity shift power order"]
+    sds: Float[np.ndarray, "multiplicity shift power order"]
     multiplicities: Float[np.ndarray, " multiplicity"]
     p_value: float
 
@@ -151,35 +114,45 @@ class _Fit(NamedTuple):
         values: Float[np.ndarray, " temperature"],
         errors: Float[np.ndarray, " temperature"],
         multiplicities: Float[np.ndarray, " multiplicity"],
-    ) -> "_Fit":
-        """Posterior, in closed form for lambda and b, and by quadrature over theta, c, p and k."""
-        distances = np.linspace(NEAREST, FARTHEST, SHIFTS)[:, None]
+    ) -> "_Posterior":
+        """Posterior, in closed form for lambda and b, and by quadrature over theta, c, p and k.
+
+        lambda and b come from weighted least squares, in which the next term has the relative error `TERM_ERROR`. Its size
+        is found by iteration.
+        """
+        theta = multiplicities[:, None, None, None, None]
+        distance = np.linspace(NEAREST, FARTHEST, SHIFTS)[:, None, None, None]
+        power, order = np.array(POWERS)[:, None, None], np.array(ORDERS)[:, None]
         colder = logs - logs[0]
-        below = (multiplicities[:, None, None] - 1) / (distances + colder)
-        fits = [
-            _NextTerm.of(np.exp(-power * colder) * (1 + colder / distances) ** order, values + below, errors).where(
-                power * distances[:, 0] >= order
-            )
-            for power in POWERS
-            for order in ORDERS
-        ]
-        log_rarity = np.log(multiplicities[:, None, None])
+        term = np.exp(-power * colder) * (1 + colder / distance) ** order
+        values = values + (theta - 1) / (distance + colder)
+        size = np.zeros((len(multiplicities), *term.shape[:-1]))
+        for _ in range(ITERATIONS):
+            variances = errors**2 + (TERM_ERROR * size[..., None] * term) ** 2
+            ones, terms, squares = (np.sum(term**exponent / variances, -1) for exponent in range(3))
+            squares = squares + LARGEST_TERM**-2
+            of_values, of_terms = (np.sum(term**exponent * values / variances, -1) for exponent in range(2))
+            determinant = ones * squares - terms**2
+            mean = (squares * of_values - terms * of_terms) / determinant
+            size = (ones * of_terms - terms * of_values) / determinant
+        residual = values - mean[..., None] - size[..., None] * term
+        misfit = np.sum(residual**2 / variances, -1) + (size / LARGEST_TERM) ** 2
+        log_weight = -(misfit + np.log(determinant) + np.sum(np.log(variances), -1)) / 2 - np.log(theta[..., 0])
+        decreases = (power * distance >= order)[..., 0]  # The next term falls with T throughout; others have no weight.
         # Two parameters are fitted, lambda and b; theta, c, p and k hardly reduce the degrees of freedom.
         freedom = max(1, len(logs) - 2)
         return cls(
-            special.softmax(np.stack([fit.log_weight for fit in fits], -1) - log_rarity),
-            np.stack([fit.mean for fit in fits], -1),
-            np.stack([fit.sd for fit in fits], -1),
+            special.softmax(np.where(decreases, log_weight, -np.inf)),
+            mean,
+            np.sqrt(squares / determinant),
             multiplicities,
-            float(stats.chi2.sf(min(fit.misfit.min() for fit in fits), freedom)),
+            float(stats.chi2.sf(np.min(np.where(decreases, misfit, np.inf)), freedom)),
         )
 
     def densest(self) -> tuple[float, float]:
         """Ends of the region of highest density of lambda that has probability `PROBABILITY`."""
         matters = self.weights > NEGLIGIBLE * self.weights.max()
-        weights, means, sds = (
-            np.broadcast_to(each, self.weights.shape)[matters] for each in (self.weights, self.means, self.sds)
-        )
+        weights, means, sds = (each[matters] for each in (self.weights, self.means, self.sds))
         # The grid is fine where normal densities are narrow or numerous.
         points = means + sds * np.linspace(-4, 4, POINTS)[:, None]
         grid = np.unique(np.quantile(points, np.linspace(0, 1, GRID)))
@@ -194,7 +167,7 @@ class _Fit(NamedTuple):
         mean = float(np.sum(self.weights * self.means))
         error = float(np.sqrt(np.sum(self.weights * (self.sds**2 + (self.means - mean) ** 2))))
         low, high = self.densest()
-        shares = self.weights.sum((1, 2))
+        shares = self.weights.sum((1, 2, 3))
         order = np.argsort(-shares)
         likeliest = float(self.multiplicities[order[0]])
         spread = float(np.sqrt(shares @ (self.multiplicities - likeliest) ** 2))

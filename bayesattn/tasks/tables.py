@@ -1,16 +1,17 @@
-"""Model files: schemas of the tables of a .toml file, and messages for invalid files."""
+"""Tables of a model file, a .toml, and messages for invalid ones."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bayesattn._util.checks import LARGEST_COUNT, LARGEST_SEED, shown, suggestion
+from bayesattn._util.checks import LARGEST_COUNT, shown, suggestion
 from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 
 LONGEST_KEY = 200
 """Largest number of characters of a key that an error shows."""
 PositiveInt = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
-Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -39,42 +40,6 @@ class ArchitectureTable(Table):
         if (self.width is None) == (self.widths is None):
             raise BayesattnError("needs either width or widths, and not both")
         return self
-
-
-class TaskTable(Table):
-    """Table [task] of a ready task: arguments of its dataclass, whose defaults hold for those that are left out."""
-
-    name: str
-    examples: PositiveInt | None = None
-    test_examples: PositiveInt | None = None
-    layers: list[list[str]] | None = None
-    inverse_temperature: float | None = None
-    seed: Seed | None = None
-
-
-class HiddenMarkovTable(TaskTable):
-    """Table [task] with name = "hidden_markov": arguments of `bayesattn.tasks.HiddenMarkov`."""
-
-    name: Literal["hidden_markov"]
-    tokens: PositiveInt | None = None
-    dimension: PositiveInt | None = None
-    stay_probability: float | None = None
-    noise_difference: float | None = None
-    noise_sum: float | None = None
-    noise_orthogonal: float | None = None
-
-
-class DigitsTable(TaskTable):
-    """Table [task] with name = "digits": arguments of `bayesattn.tasks.Digits`."""
-
-    name: Literal["digits"]
-    patch: PositiveInt | None = None
-
-
-class SpliceTable(TaskTable):
-    """Table [task] with name = "splice": arguments of `bayesattn.tasks.Splice`."""
-
-    name: Literal["splice"]
 
 
 class ArraysTable(Table):
@@ -118,66 +83,53 @@ class ValidateTable(Table):
     draws: PositiveInt = 1000
 
 
-TASKS: dict[str, type[Table]] = {
-    "hidden_markov": HiddenMarkovTable,
-    "digits": DigitsTable,
-    "splice": SpliceTable,
-    "arrays": ArraysTable,
-}
-"""Types of table [task], by `name`."""
-
-
 class ModelTable(Table):
-    """Complete model file."""
+    """Complete model file; [task] is an `ArraysTable`, or holds the name of a ready task and arguments of its dataclass."""
 
     temperature: PositiveFloat
     observation: Literal["gaussian", "categorical"] = "gaussian"
     architecture: ArchitectureTable
     attention: AttentionTable | None = None
-    task: Annotated[HiddenMarkovTable | DigitsTable | SpliceTable | ArraysTable, Field(discriminator="name")]
+    task: PlainDict
     validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
 
 
 TableKind = TypeVar("TableKind", bound=BaseModel)
 
 
-def validated(kind: type[TableKind], content: object) -> TableKind:
-    """Content of a file as a table of type `kind`; raises ValueError, with one sentence, if it is invalid."""
+def validated(kind: type[TableKind], content: object, *within: str) -> TableKind:
+    """Content of a table, or of the table `within` a file; raises ValueError, with one sentence, if it is invalid."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise BayesattnError(describe(error, kind)) from None
+        raise BayesattnError(describe(error, kind, *within)) from None
 
 
-def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str:
+def describe(error: ValidationError, kind: type[BaseModel] | None = None, *within: str) -> str:
     """First error of a ValidationError as one sentence: key of the file, value and expected value.
 
     `kind` is the type of the validated table; unknown keys are compared with its keys.
     """
     first = error.errors(include_url=False)[0]
-    # For a table of one of several types, the path includes the name of the type.
-    place = [str(part) for number, part in enumerate(first["loc"]) if not (number == 1 and part in TASKS)]
-    key = ".".join(place)[:LONGEST_KEY] or "file"
+    key = ".".join(map(str, (*within, *first["loc"])))[:LONGEST_KEY] or "file"
     got = shown(first["input"])
-    if first["type"].startswith("union_tag"):
-        tag = first["input"].get("name") if isinstance(first["input"], dict) else None
-        got = "none" if tag is None else shown(tag)
-        return f"{key}.name must be one of {', '.join(map(repr, TASKS))}, got {got}{suggestion(tag, TASKS)}"
     if first["type"] == "extra_forbidden":
-        known = _known_keys(kind, first["loc"][:-1])
-        listed = f"one of {', '.join(known)}" if known else "no such key"
-        return f"{key} is unknown: expected {listed}, got {got}{suggestion(place[-1], known)}"
+        return unknown_key(key, got, _known_keys(kind, first["loc"][:-1]))
     if first["type"] == "missing":
         return f"{key}: {first['msg']}"
     return f"{key}: {first['msg']}, got {got}"
 
 
+def unknown_key(key: str, got: str, known: Sequence[str]) -> str:
+    """Sentence about a key that its table does not have."""
+    listed = f"one of {', '.join(known)}" if known else "no such key"
+    return f"{key[:LONGEST_KEY]} is unknown: expected {listed}, got {got}{suggestion(key.rpartition('.')[2], known)}"
+
+
 def _known_keys(kind: type[BaseModel] | None, place: tuple[int | str, ...]) -> list[str]:
     """Keys, as named in the file, of the table at a path."""
     for part in place:
-        if part in TASKS:
-            kind = TASKS[str(part)]
-        elif kind is not None and isinstance(part, str):
+        if kind is not None and isinstance(part, str):
             fields = {field.alias or name: field for name, field in kind.model_fields.items()}
             kinds = [fields[part].annotation, *get_args(fields[part].annotation)]
             kinds += [inner for hint in kinds for inner in get_args(hint)]

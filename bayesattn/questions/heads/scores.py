@@ -1,0 +1,193 @@
+"""Posterior of head scores. A score is a function of U (THEORY section 5), so each draw of U gives a draw of it.
+
+For one U, use `theory.head_scores`.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn._util.checks import Checked, number, positive_integer, require_kind
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.text import Described, with_error
+from bayesattn.models import Model
+from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
+from bayesattn.questions.heads.losses import Losses, head_losses, indexed
+from bayesattn.questions.heads.path_combination import (
+    NEGLIGIBLE_CORRELATION,
+    CombiningWidth,
+    PathCorrelations,
+    combining_width,
+    moments_and_interval,
+)
+from bayesattn.questions.heads.units import Units, units_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXCHANGEABLE = (
+    "heads of a layer are exchangeable when queries and keys are sampled: their exact scores are equal, and what differs is"
+    " Monte Carlo error or the start of a chain; compare layers or groups instead"
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Heads(Described):
+    """Posterior of scores: weight of each head in U, relative to the largest score of the same draw, skips included.
+
+    All arrays have one entry per head, first layer first; `names` are (layer, name), with layers counted from 1. The
+    scores can also be those of paths or of groups of heads, by name. A skip connection is not a head.
+
+    The losses without each head (`losses`) are sampled on first access, which takes about as long as a few jobs of
+    `bayesattn.sample` for each head.
+
+    Args:
+        model: posterior of the draws.
+        units: the heads, paths or groups, and the paths that each uses.
+        scores: posterior mean of the score, shape (head,).
+        sd: posterior standard deviation.
+        error: Monte Carlo standard error of the mean; NaN with fewer than four draws per chain.
+        lower: lower end of the central interval of probability 0.94.
+        upper: upper end of this interval.
+        probability_least: posterior probability that the head has the least score of all heads.
+        drawn: scores of each draw, shape (chain, draw, head).
+    """
+
+    model: NetworkPosterior
+    units: Units
+    scores: Float[np.ndarray, " head"]
+    sd: Float[np.ndarray, " head"]
+    error: Float[np.ndarray, " head"]
+    lower: Float[np.ndarray, " head"]
+    upper: Float[np.ndarray, " head"]
+    probability_least: Float[np.ndarray, " head"]
+    drawn: Float[np.ndarray, "chain draw head"]
+    _draws: Draws
+    _of: Checked
+
+    @property
+    def names(self) -> list[Any]:
+        """Layer and name of each head; or names of paths or groups."""
+        return self.units.names
+
+    @property
+    def note(self) -> str:
+        """Caution about the scores of single heads and paths whose queries and keys are sampled; else empty."""
+        return EXCHANGEABLE if isinstance(self._of, str) and not has_fixed_attention(self.model) else ""
+
+    @cached_property
+    def losses(self) -> Losses:
+        """Log evidence, accuracy and log score lost without each head, from `bayesattn.head_losses` with its defaults."""
+        return head_losses(self._draws, of=self._of, model=self.model)
+
+    def correlations(self) -> PathCorrelations:
+        """Posterior of the correlations of different paths in U, which are 0 where paths do not combine.
+
+        With several outputs each path has a row of U for each output; rows of one path are no pair.
+        """
+        model, tree = opened_with_network(self._draws, self.model)
+        return PathCorrelations.of(model, order_parameters_in(tree, model))
+
+    def combining_width(self, correlation: float = NEGLIGIBLE_CORRELATION, most: int = 10**7) -> CombiningWidth:
+        """Width above which no two paths combine, by the theory: the saddle point of the model at other widths.
+
+        No correlation of paths at the saddle point exceeds `correlation`. Paths combine only at finite width, because the
+        off-diagonal entries of U vanish as N grows (THEORY section 4). All layers have the same width N. With several
+        outputs, rows of one path are not compared. The saddle point is solved at about ten widths from 1 to `most`, then by
+        bisection between the last width that exceeds `correlation` and the first that does not, until these differ by 1 %,
+        or by 1 below N = 200.
+
+        Args:
+            correlation: correlation above which paths count as combining, between 0 and 1.
+            most: the largest width searched.
+
+        Raises:
+            ValueError: a correlation that is not between 0 and 1; draws of a network with sampled attention, labels of
+                classes, or one path.
+            NotConverged: a saddle point was not found.
+        """
+        require_kind("model of the draws", self.model, Model)
+        return combining_width(self.model, correlation, most)  # pyright: ignore[reportArgumentType]
+
+    def probability_among_least(self, count: int) -> Float[np.ndarray, " head"]:
+        """Posterior probability that the head is among the `count` heads of least score; tied heads share places."""
+        positive_integer("count", count, 1, len(self.names))
+        below = np.sum(self.drawn[..., None, :] < self.drawn[..., :, None], axis=-1)
+        level = np.sum(self.drawn[..., None, :] == self.drawn[..., :, None], axis=-1)
+        return np.clip((count - below) / level, 0, 1).mean((0, 1))
+
+    def probability_below(self, threshold: float) -> Float[np.ndarray, " head"]:
+        """Posterior probability that the head's score is below a threshold, between 0 and 1."""
+        limit = number("threshold", threshold)
+        if not 0 <= limit <= 1:
+            raise BayesattnError(f"threshold must be between 0 and 1, got {limit:g}")
+        return (self.drawn < limit).mean((0, 1))
+
+    def summary(self) -> "pd.DataFrame":
+        """One row per head: score, sd, error, lower, upper and least, the probability of the least score.
+
+        Once `losses` have been sampled, the table also has their columns.
+        """
+        import pandas as pd
+
+        columns = ("scores", "sd", "error", "lower", "upper", "probability_least")
+        named = {"scores": "score", "probability_least": "least"}
+        index = indexed(self.names, self.units.levels)
+        table = pd.DataFrame({named.get(name, name): getattr(self, name) for name in columns}, index=index)
+        if "losses" in vars(self):
+            lost = self.losses.summary().drop(columns="rhat")
+            table = table.join(lost.rename(columns=lambda name: re.sub("(_error)?$", r"_lost\1", name, count=1)))
+        return table
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        def said(head: int) -> str:
+            name = self.names[head]
+            name = f"{name[1]!r} of layer {name[0]}" if isinstance(name, tuple) else repr(name)
+            return f"{name}, score {with_error(self.scores[head], self.sd[head])} (posterior sd)"
+
+        most, least = int(np.argmax(self.scores)), int(np.argmax(self.probability_least))
+        return f"Heads: posterior of {len(self.names)} scores", {
+            "most": said(most),
+            "least": f"{said(least)}, the least of all with probability {self.probability_least[least]:.2f}",
+        } | ({"note": self.note} if self.note else {})
+
+
+def heads(draws: Draws, *, of: Checked = "heads", model: NetworkPosterior | None = None) -> Heads:
+    """Posterior of the score of each head: mean, spread, interval, and probability of the least score.
+
+    The score is that of `theory.head_scores`: the sum of |U^{pi pi'}| over pairs in which at least one path uses the
+    head, divided by the largest score of the draw (THEORY section 5).
+
+    Args:
+        draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
+        of: "heads"; "paths", each by itself; or groups, a dictionary of lists of heads, such as
+            {"layer 1": [1], "both": [(1, "a"), (2, "b")]}: a number stands for all heads of a layer. A group's score
+            sums over pairs in which a path uses a head of the group, relative to the largest group's score.
+        model: model of the draws, if they do not record it.
+
+    Raises:
+        ValueError: draws that are not of a network, are of another model than `model`, or have no order_parameter; heads
+            that do not exist.
+        RunError: a folder that is not a readable run.
+    """
+    model, tree = opened_with_network(draws, model)
+    units = units_of(model, of)
+    scores = units.scores(order_parameters_in(tree, model), model.architecture)
+    least = scores == scores.min(-1, keepdims=True)
+    moments = moments_and_interval(scores)
+    return Heads(
+        model,
+        units,
+        moments.pop("mean"),
+        **moments,
+        probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1)),
+        drawn=scores,
+        _draws=draws,
+        _of=of,
+    )
