@@ -84,28 +84,6 @@ def test_numpyros_chains_are_draws_like_ours(model, reference, parameterisation)
     np.testing.assert_array_equal(same["sample_stats"]["lp"], tree["sample_stats"]["lp"])
 
 
-def test_a_random_walk_of_ones_own_draws_like_ours(model, reference):
-    density = model.log_density()
-    scale = 2.4 / np.sqrt(density.size)
-
-    def transition(state, key):
-        vector, value = state
-        proposal_key, accept_key = jax.random.split(key)
-        proposal = vector + scale * jax.random.normal(proposal_key, vector.shape)
-        proposed = density.function(proposal)
-        taken = jnp.log(jax.random.uniform(accept_key)) < proposed - value
-        state = jnp.where(taken, proposal, vector), jnp.where(taken, proposed, value)
-        return state, state[0]
-
-    @jax.jit
-    @jax.vmap
-    def chain(key):
-        start = density.initial(key)
-        return jax.lax.scan(transition, (start, density.function(start)), jax.random.split(key, 22_000))[1][2000::20]
-
-    require_like(ba.from_vectors(chain(jax.random.split(KEY, 4)), model), reference)
-
-
 @pytest.mark.parametrize("parameterisation", ["path", "token"])
 def test_the_log_density_of_weights_is_prior_times_likelihood(parameterisation):
     """As a function of a vector, as a program of NumPyro's, and of draws from elsewhere."""

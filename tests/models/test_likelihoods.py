@@ -13,7 +13,6 @@ import bayesattn as ba
 from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, left_out
 from bayesattn.predictive import PosteriorPrediction
-from bayesattn.questions import calibration
 from tests.conftest import relative_error
 from tests.statistics import likely, near
 from tests.zoo import classes
@@ -64,19 +63,6 @@ def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
     slope, hessian = jax.jit(lambda at: (jax.grad(potential)(at), jax.hessian(potential)(at)))(whitening.centre)
     assert np.max(np.abs(slope)) < 1e-9
     assert relative_error(whitening.scale.T @ hessian @ whitening.scale, np.eye(len(hessian))) < 1e-9
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("parameterisation", ["collapsed", "path"])
-def test_samplers_of_classes_are_calibrated(parameterisation):
-    model = model_of_classes("a skip")
-    assert calibration.joint_test(model, parameterisation=parameterisation).holds
-    if parameterisation == "collapsed":
-        simulations = calibration.simulate(model, 200, seed=1)
-        found = calibration.calibrate(model, simulations)
-        assert found.holds, dict(zip(found.names, found.p_values, strict=True))
-        hotter = calibration.calibrate(model.replace(temperature=1.0), simulations)
-        assert not hotter.holds
 
 
 def test_what_has_no_theory_says_so():
