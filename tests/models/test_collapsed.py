@@ -10,19 +10,19 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.models import collapsed, path
 from bayesattn.theory import bartlett
+from tests.models.test_extended import extended_model
 from tests.posteriors import tiny_model
 from tests.statistics import likely, near
 from tests.zoo import LONG
 from tests.zoo import model as zoo_model
 
-CASES = {
-    "two layers, unequal": ((2, 2), (10, 7, 12), (1.1, 0.8, 1.2, 0.9)),
-    "three layers": ((2, 1, 2), (10, 8, 9, 10), (1.0, 0.9, 1.1, 0.8, 1.2)),
-    "first width below paths": ((2, 2), (3, 5, 4), (1.0, 0.8, 1.2, 1.1)),
-    "all widths one": ((2, 2), (1, 1, 1), (1.0, 0.8, 1.2, 1.1)),
-    "upper width below heads": ((2, 3), (10, 2, 4), (1.0, 0.8, 1.2, 1.1)),
-}
-
+CASES = (
+    "unequal widths",
+    "three layers",
+    "first width below paths",
+    "all widths one, no skips",
+    "upper width below heads",
+)
 THIN = 5
 EACH = [pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
 
@@ -32,8 +32,7 @@ def case(request, zoo):
     """A model and draws of U, which need not be many, because all that is compared with them is exact given U."""
     if request.param == "of the zoo":
         return zoo_model("layers"), zoo.draws("layers", LONG)
-    heads, widths, variances = CASES[request.param]
-    network = tiny_model(heads=heads, widths=widths, variances=variances, examples=8)
+    network = extended_model(request.param)
     return network, ba.sample(network, **LONG)
 
 

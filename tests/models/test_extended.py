@@ -1,4 +1,4 @@
-"""Networks with skip connections and several outputs (EXTENSIONS section 1): their law by weights and by factors."""
+"""Networks with skip connections and several outputs (EXTENSIONS section 1) and without, by weights and by factors."""
 
 from functools import cache
 
@@ -33,8 +33,13 @@ NETWORKS = {
     "a skip in the first, three outputs": ((2, 2), (4, 4, 5), (0.9, 0.0), 3),
     "as many outputs as widths": ((2,), (2, 2), (0.5,), 2),
     "all widths one": ((2, 2), (1, 1, 1), (1.0, 0.5), 2),
+    "unequal widths": ((2, 2), (10, 7, 12), (0.0, 0.0), 1),
+    "three layers": ((2, 1, 2), (10, 8, 9, 10), (0.0, 0.0, 0.0), 1),
+    "first width below paths": ((2, 2), (3, 5, 4), (0.0, 0.0), 1),
+    "all widths one, no skips": ((2, 2), (1, 1, 1), (0.0, 0.0), 1),
+    "upper width below heads": ((2, 3), (10, 2, 4), (0.0, 0.0), 1),
 }
-LIGHT = ("skips in both layers",)
+LIGHT = ("skips in both layers", "upper width below heads")
 EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
 
 
