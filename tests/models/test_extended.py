@@ -204,24 +204,6 @@ def test_rows_are_named_by_path_and_output():
     assert repr(plain) == "Architecture(heads=(2,), widths=(3, 3), variances=(1.0, 1.0, 1.0))"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"skips": (0.5,)}, r"skips must have 2 entries \(rho_1..rho_L\) for 2 layers of heads, got 1"),
-        ({"skips": (-1.0, 0.0)}, r"skips\[0\] must be a number of at least 0, got -1"),
-        ({"skips": 0.5}, "skips must be a sequence of numbers"),
-        (
-            {"skips": (0, 1), "widths": (3, 3, 4)},
-            "widths must be equal on both sides of a skip, got 3 and 4 of layer 2",
-        ),
-        ({"outputs": 0}, "outputs must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_bad_architectures_are_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        ba.Architecture(**{"heads": (2, 2), "widths": (3, 3, 3), "variances": (1.0,) * 4} | change)
-
-
 def test_a_run_holds_skips_outputs_names_and_padding(tmp_path):
     model = extended_model("skips in both layers").replace(output_names=["left", "right"])
     run = ba.runs.sample(model, tmp_path / "run", **zoo.LIGHT | {"parameterisation": "token"})

@@ -251,30 +251,6 @@ def test_n_steps_counts_gradients(name, warmup):
         assert len(counted) == state.num_steps
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sampler": "mala", "options": {"step_size": 0.0}}, "step_size must be a finite number above 0, got 0"),
-        ({"sampler": "mclmc", "options": {"step_size": -1.0}}, "step_size must be a finite number above 0, got -1"),
-        ({"sampler": "ula", "options": {"steps": 0}}, "steps must be a whole number of at least 1, got 0"),
-        ({"sampler": "mala", "options": {"target_accept_prob": 1.5}}, "target_accept_prob must be below 1, got 1.5"),
-        (
-            {"sampler": "underdamped", "options": {"damping_length": -2}},
-            "damping_length must be a finite number above 0",
-        ),
-        ({"sampler": "barker", "options": {"max_tree_depth": 3}}, "options of sampler 'barker'.*max_tree_depth"),
-        ({"sampler": "sgld"}, "sampler 'sgld' serves parameterisations token, path.*got 'collapsed'"),
-        (
-            {"sampler": "sgld", "parameterisation": "path", "options": {"minibatch": 7}},
-            "minibatch must be at most the number of examples, 6, got 7",
-        ),
-    ],
-)
-def test_bad_options_are_named(model, settings, message):
-    with pytest.raises(ValueError, match=message):
-        ba.sample(model, chains=1, warmup=5, draws=5, **settings)
-
-
 @pytest.mark.heavy
 def test_ula_that_blows_up_ends_with_an_error(model, tmp_path):
     job = {"sampler": "ula", "parameterisation": "path", "chains": 1, "warmup": 10, "draws": 50}

@@ -217,17 +217,6 @@ def test_a_choice_leaves_out_what_is_too_cold_to_compete():
     assert None not in competing(model, [0.3, 1.0])
 
 
-def test_bad_arguments_are_named():
-    for call, arguments, message in (
-        (ba.theory.evidence, {"particles": 12}, "particles must be a multiple of 8, got 12"),
-        (ba.theory.evidence, {"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-        (ba.theory.evidence, {"temperature": 0}, "temperature must be a finite number above 0, got 0"),
-        (ba.theory.evidences, {"temperatures": []}, "temperatures must hold at least one number above 0, got none"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call(tiny_model(), **arguments)
-
-
 TWELVE = [
     (*MANY_PATHS, 1.0, 1),
     (*MANY_PATHS, 0.3, 2),
