@@ -12,7 +12,6 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn import runs
 from bayesattn.models import Collapsed, CollapsedAttention, TokenAttention, collapsed
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.origin import model_in
@@ -24,7 +23,6 @@ from bayesattn.samplers.smc import anneal
 from bayesattn.theory.bartlett import layer_shapes
 from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws
 from tests.statistics import agree, likely, near
-from tests.test_runs import StopAfter
 
 KEEP = ("order_parameter", "prediction", "queries_keys")
 SETTINGS = {"chains": 2, "warmup": 200, "draws": 400, "seed": 3}
@@ -178,20 +176,6 @@ def test_a_model_is_restored_from_its_draws(settings):
     again = model_in(opened(ba.from_numpyro(sites, model, "collapsed")))
     assert repr(again) == repr(model)
     assert again.test_mask is None if model.test_mask is None else np.array_equal(again.test_mask, model.test_mask)
-
-
-@pytest.mark.filterwarnings("ignore:chains have not mixed")
-def test_a_run_goes_on_after_an_interrupt_with_the_same_bits(tmp_path, model, draws):
-    settings, whole = SETTINGS | {"keep": KEEP}, draws["posterior"].to_dataset()
-    with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, tmp_path / "run", **settings, progress=StopAfter(101))
-    assert not runs.Run(tmp_path / "run").complete
-    stored = runs.sample(model, tmp_path / "run", **settings).draws()["posterior"].to_dataset()
-    for name in whole:
-        assert np.array_equal(stored[name].values, whole[name].values), name
-    assert runs.Run(tmp_path / "run").model.key_width == 2
-    with pytest.raises(runs.RunError, match="its watched differ"):
-        runs.sample(model.replace(watched=(1,)), tmp_path / "run", **settings)
 
 
 def test_numpyro_and_flat_vectors(model):

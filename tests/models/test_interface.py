@@ -1,4 +1,4 @@
-"""Models in the hands of other samplers: NumPyro's MCMC, SVI and Predictive, BlackJAX, and a random walk of one's own."""
+"""Models in the hands of others: NumPyro's MCMC and Predictive, and functions of flat vectors."""
 
 from functools import cache
 
@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
-from numpyro.infer.autoguide import AutoLowRankMultivariateNormal
+from numpyro.infer import MCMC, NUTS, Predictive
 from numpyro.infer.util import log_density
 from scipy import stats
 
@@ -123,15 +122,6 @@ def test_other_parts_of_numpyro_take_the_model_too():
     assert len(np.unique(replicated)) == 30
     relations = numpyro.infer.inspect.get_model_relations(program)
     assert relations["observed"] == ["labels"]
-
-
-@pytest.mark.parametrize("parameterisation", ["collapsed", pytest.param("path", marks=pytest.mark.heavy)])
-def test_variational_inference_takes_the_model(parameterisation):
-    program = MODELS["one layer"]().numpyro(parameterisation)
-    svi = SVI(program, AutoLowRankMultivariateNormal(program), numpyro.optim.Adam(0.01), Trace_ELBO())
-    losses = svi.run(KEY, 300, progress_bar=False).losses
-    assert np.isfinite(losses).all()
-    assert losses[-50:].mean() < losses[:50].mean()
 
 
 def test_a_latent_model_has_its_exact_law_in_numpyro():

@@ -21,7 +21,7 @@ from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import potential, problem_of
 from tests.conftest import model_of, relative_error
 from tests.posteriors import exact_scalar_posterior, tiny_model
-from tests.statistics import DRAWS_PER_DEGREE, agree, likely, near
+from tests.statistics import DRAWS_PER_DEGREE, agree, near
 
 
 def gaussian_teacher(width, heads, load=2, temperature=0.1, seed=0):
@@ -67,31 +67,6 @@ def test_prototype_values_on_the_reference_task(hidden_markov_model):
         found = ba.theory.finite_width(hidden_markov_model(width))
         assert float(found.order_parameter[0, 0]) == pytest.approx(value, rel=5e-4)
         assert found.about == "mode"
-
-
-@pytest.mark.heavy
-def test_scaling_of_draws_at_fixed_load():
-    """Long runs at N = 4 .. 32: the saddle point errs as 1/N, the corrected theory as 1/N^2 within Monte Carlo errors.
-
-    With a correction that is 10 % too small, the draws would tell.
-    """
-    widths = np.array([4, 8, 16, 32])
-    validations = []
-    for width in widths:
-        model = model_of(*gaussian_teacher(width, (2,)))
-        validations.append(ba.validate(model, ba.sample(model, warmup=300, draws=20000)))
-    assert scaling(validations).slope == pytest.approx(-1, abs=0.15)
-    deviations, remaining, errors = (
-        np.array([getattr(v, f"relative_{name}") for v in validations]) for name in ("deviation", "remaining", "error")
-    )
-
-    def misfit(remaining):
-        shape = widths**-2.0
-        size = np.sum(shape * remaining / errors**2) / np.sum((shape / errors) ** 2)
-        return stats.chi2.sf(np.sum(((remaining - size * shape) / errors) ** 2), len(widths) - 1)
-
-    likely(misfit(remaining))
-    assert misfit(remaining + 0.1 * (deviations - remaining)) < 0.001
 
 
 def test_scaling_recovers_a_power_law():
