@@ -91,10 +91,7 @@ NPZ = {
     "a header of 10 to the 15 numbers": (zipped(path_inputs=npy(shape=(10**5, 10**5, 10**5)), labels=npy(Y)), "header"),
     "a header of negative sizes": (zipped(path_inputs=npy(shape=(-6, -2, 3)), labels=npy(Y)),),
     "a header of one size missing": (zipped(path_inputs=npy(shape=(6, 2)), labels=npy(Y)), "header"),
-    "a header that is code": (
-        zipped(path_inputs=npy().replace(b"(6, 2, 3)", b"exit(0)  "), labels=npy(Y)),
-        "task.file",
-    ),
+    "a header of code": (zipped(path_inputs=npy().replace(b"(6, 2, 3)", b"exit(0)  "), labels=npy(Y)), "task.file"),
     "a header of 1 MB": (zipped(path_inputs=npy(dtype="<f8" + " " * 10**6, version=2), labels=npy(Y)), "task.file"),
     "no magic": (zipped(path_inputs=b"0" * 200, labels=npy(Y)), "magic"),
     "empty member": (zipped(path_inputs=b"", labels=npy(Y)), "task.file"),

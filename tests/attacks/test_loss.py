@@ -128,15 +128,6 @@ def begun_with(**changes):
     return lambda run: described(environment=runs.Run(run).description["environment"] | changes)(run)
 
 
-def replaced(old, new):
-    def damage(run):
-        text = ROOT(run).read_text()
-        assert old in text
-        ROOT(run).write_text(text.replace(old, new))
-
-    return damage
-
-
 class Bomb:
     exploded = False
 
@@ -202,10 +193,6 @@ DAMAGE = {
     ),
     "of no format": (described(format=None), "got format None"),
     "without sampler": (described(sampler=None), OTHERWISE),
-    "without identity": (described(identity=None), OTHERWISE),
-    "another name of the model": (replaced(r"\"name\": \"model\"", r"\"name\": \"motel\""), OTHERWISE),
-    "other dimensions": (replaced('_names": ["chain", "draw"]', '_names": ["draw", "chain"]'), OTHERWISE),
-    "another shape": (replaced('"shape": [2, 60]', '"shape": [2, 61]'), OTHERWISE),
 }
 OF_THE_MODEL = {
     "sampler is not TOML": (described(sampler="sampler ="), "its settings cannot be read"),
@@ -228,7 +215,7 @@ STOPPED = {
     "prepared: of another run": (lambda run: store.write_checkpoint(PREPARED(run), {"run": "x"}, {}), UNPREPARED),
     "other shapes": (
         checkpoint(lambda _, arrays: arrays.update(leaf_1=np.zeros((3, 3)))),
-        r"chain-\d.npz has other shapes than its sampler",
+        r"\d.npz has other shapes than",
     ),
     "chunks deleted": (removed("posterior/prediction/c.*"), r"prediction of chain \d, draws 0 to \d+, is missing"),
     "another JAX": (begun_with(jax="0.1"), r"was begun with jax 0\.1 \(now .*resumed, its draws"),

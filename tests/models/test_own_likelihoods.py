@@ -87,10 +87,7 @@ def test_densities_are_those_of_scipy_and_samples_theirs(outputs):
             lambda: model_of("one layer", "counts").replace(labels=np.full(7, 1.5)),
             r"labels must be counts, whole numbers of at least 0, .* got 1.5 at index \(0,\)",
         ),
-        (
-            lambda: ba.theory.solve(model_of("one layer", "counts")),
-            "likelihood must be bayesattn.Gaussian for the theory",
-        ),
+        (lambda: ba.theory.solve(model_of("one layer", "counts")), "must be bayesattn.Gaussian for the theory"),
     ],
 )
 def test_bad_input_is_named(make, message):

@@ -251,14 +251,6 @@ def test_n_steps_counts_gradients(name, warmup):
         assert len(counted) == state.num_steps
 
 
-@pytest.mark.heavy
-def test_ula_that_blows_up_ends_with_an_error(model, tmp_path):
-    job = {"sampler": "ula", "parameterisation": "path", "chains": 1, "warmup": 10, "draws": 50}
-    with pytest.raises(FloatingPointError, match="not finite"):
-        runs.sample(model, tmp_path / "run", **job, options={"step_size": 50.0, "adapt_step_size": False, "steps": 20})
-    assert runs.Run(tmp_path / "run").state == "failed"
-
-
 def test_every_sampler_has_a_preset():
     for name in SAMPLERS:
         for parameterisation in ("path",) if name == "sgld" else ("path", "collapsed"):
