@@ -414,42 +414,29 @@ TOKENS, ATTENTION = np.ones((5, 4, 3)), np.full((5, 2, 4, 4), 0.25)
 CATS = np.array(["cat", "dog", "cat", "dog", "cat"])
 OF_CLASSES = ": bayesattn.one_hot makes labels of classes"
 OF_TOKENS = ": bayesattn.attention.path_inputs and paths_from_matrices make path inputs of token"
+SETTINGS, ONES = {"architecture": ARCH, "temperature": 1.0}, np.ones(5)
+SEQUENCES = {"heads": (1,), "widths": (2, 2), "key_width": 1, "temperature": 1.0}
 MISTAKES = [
     # Strings as labels: of a model, in a column, in batches, of sequences.
-    (
-        lambda: ba.Model(path_inputs=TOKENS[:, :2], labels=CATS, architecture=ARCH, temperature=1.0),
-        f"labels must be an array of real numbers, got one of str96 of shape (5,){OF_CLASSES}",
-    ),
+    (lambda: ba.Model(path_inputs=TOKENS[:, :2], labels=CATS, **SETTINGS), f"one of str96 of shape (5,){OF_CLASSES}"),
     (lambda: ba.Dataset(path_inputs=TOKENS, labels=CATS.astype(object)), f"one of object of shape (5,){OF_CLASSES}"),
-    (
-        lambda: ba.Dataset.gather([(TOKENS[:, :2], CATS)], ARCH),
-        "labels of batches[0] must be an array of real numbers, got one of str96 of shape (5,): bayesattn.one_hot",
-    ),
-    (
-        lambda: ba.AttentionModel(inputs=TOKENS, labels=CATS, heads=(1,), widths=(2, 2), key_width=1, temperature=1.0),
-        OF_CLASSES,
-    ),
+    (lambda: ba.Dataset.gather([(TOKENS[:, :2], CATS)], ARCH), "labels of batches[0] must be an array of real numbers"),
+    (lambda: ba.AttentionModel(inputs=TOKENS, labels=CATS, **SEQUENCES), OF_CLASSES),
     # Tokens, or features, as path inputs.
-    (
-        lambda: ba.Model(path_inputs=TOKENS, labels=np.ones(5), architecture=ARCH, temperature=1.0),
-        f"got shape (5, 4, 3){OF_TOKENS}",
-    ),
-    (
-        lambda: ba.Dataset(path_inputs=TOKENS[:, 0], labels=np.ones(5)),
-        f"path_inputs must have shape (examples, paths, features), got (5, 3){OF_TOKENS}",
-    ),
+    (lambda: ba.Model(path_inputs=TOKENS, labels=ONES, **SETTINGS), f"got shape (5, 4, 3){OF_TOKENS}"),
+    (lambda: ba.Dataset(path_inputs=TOKENS[:, 0], labels=ONES), f"(examples, paths, features), got (5, 3){OF_TOKENS}"),
     # One of what there should be a list of.
     (
         lambda: ba.attention.paths_from_matrices(TOKENS, ATTENTION),
-        "matrices must be a list of one array per layer, got one array of 4 axes: for one layer, give [matrices]",
+        "got one array of 4 axes: for one layer, give [matri",
     ),
     (
         lambda: ba.attention.path_inputs(TOKENS, np.ones((2, 3, 3))),
-        "weights must be a list of one array per layer, got one array of 3 axes: for one layer, give [weights]",
+        "got one array of 3 axes: for one layer, give [weig",
     ),
     (
-        lambda: ba.Architecture(heads=(2,), width=3, variances=(1.0,) * 3),
-        "widths= must be given, a sequence of numbers with an entry for each layer, got width=",
+        lambda: ba.Architecture(heads=(2,), width=3),
+        "widths= must be given, a sequence of numbers with an entry for each",
     ),
     (lambda: ba.Architecture((2,), (3, 3), variance=1.0), "variances= must be given, a sequence"),
 ]

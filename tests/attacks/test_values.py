@@ -21,6 +21,7 @@ from tests.posteriors import tiny_model
 RNG = np.random.default_rng(0)
 XI, Y = RNG.normal(size=(6, 2, 3)), np.array([1.0, -1.0] * 3)
 ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
+THREE, THIRDS = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0), outputs=3), np.full((6, 3), 1 / 3)
 FIELDS = {"path_inputs": XI, "labels": Y, "architecture": ARCH, "temperature": 0.1}
 
 
@@ -100,6 +101,8 @@ NUMBERS = {
 def test_temperatures_that_make_no_sense(name):
     refused(lambda: ba.Model(**FIELDS | {"temperature": NUMBERS[name]}), "temperature must be a finite number above 0")
     refused(lambda: ba.Architecture((2,), (5, 5), (1.0, NUMBERS[name], 1.0)), "variances[1] must be a finite number")
+    refused(lambda: ba.StudentT(NUMBERS[name], 3), "scale must be a finite number above 0")
+    refused(lambda: ba.StudentT(1, NUMBERS[name]), "freedom must be a finite number above 0")
 
 
 @pytest.mark.parametrize("width", [0, -3, 2.0, True, "3", float("nan"), 10**13, 2**70])
@@ -345,6 +348,16 @@ def test_what_has_been_checked_is_not_checked_again(model, monkeypatch):
         ({"test_path_inputs": XI, "test_labels": Y[:3]}, "test_labels must have shape (6,)"),
         ({"path_groups": {"x": (7,)}}, "path_groups['x'] must hold paths below 2"),
         ({"head_names": [["a"]]}, "head_names must name"),
+        ({"likelihood": "softmax"}, "likelihood must be a bayesattn.Likelihood, such as"),
+        (
+            {"likelihood": ba.Categorical(0.5), "test_path_inputs": XI, "test_labels": 0 * Y},
+            "test_labels must be +1 or -1",
+        ),
+        (
+            {"likelihood": ba.Categorical(0.5), "architecture": THREE, "labels": THIRDS},
+            "labels must be 1 at the class of",
+        ),
+        ({"likelihood": ba.Poisson(), "labels": 1.5 + 0 * Y}, "labels must be counts, whole numbers of at least 0"),
         ({"tokens": ba.models.Tokens(np.ones((6, 5, 3)), [np.full((6, 1, 5, 5), 0.2)], "last")}, "heads per layer"),
     ],
     ids=str,

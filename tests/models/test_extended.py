@@ -249,13 +249,3 @@ def test_classes_are_right_where_their_output_is_the_largest():
     outputs = np.array([[0.1, 0.2, 0.9], [0.5, 0.5, 0.1], [0.3, 0.2, 0.1]])
     assert right(outputs, labels).tolist() == [1.0, 0.5, 0.0]
     assert share_right(outputs.ravel(), labels) == 0.5
-
-
-def test_labels_of_another_shape_are_named(mixed):
-    model = mixed[0]
-    with pytest.raises(ValueError, match=r"labels must have shape \(7, 2\), got \(7,\)"):
-        model.replace(labels=model.labels[:, 0])
-    with pytest.raises(ValueError, match=r"path_inputs must have 9 paths on axis 1 \(the product of heads and skips"):
-        model.replace(path_inputs=model.path_inputs[:, :4])
-    with pytest.raises(ValueError, match="form must be 'features' or 'feature_space' of 2 outputs, got 'pairs'"):
-        gaussian_process(model.path_inputs, model.labels, model.architecture, 0.5, form="pairs")

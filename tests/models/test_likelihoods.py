@@ -76,20 +76,6 @@ def test_what_has_no_theory_says_so():
     assert ba.theory.solve(plain).order_parameter.shape == (6, 6)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("three classes", {"likelihood": "softmax"}, "likelihood must be a bayesattn.Likelihood, .*, got 'softmax'"),
-        ("three classes", {"labels": np.full((5, 3), 1 / 3)}, "labels must be 1 at the class of each example"),
-        ("two classes, one output", {"labels": np.arange(8.0)}, r"labels must be \+1 or -1 to be classes, got 0"),
-        ("two classes, one output", {"test_labels": np.zeros(3)}, r"test_labels must be \+1 or -1 .*, got 0"),
-    ],
-)
-def test_labels_that_are_no_classes_are_named(name, change, message):
-    with pytest.raises(ValueError, match=message):
-        model_of_classes(name).replace(**change)
-
-
 def test_a_run_of_classes_comes_back(zoo):
     run = ba.runs.Run(zoo.run("classes"))
     assert run.model.likelihood == classes().likelihood

@@ -78,23 +78,6 @@ def test_densities_are_those_of_scipy_and_samples_theirs(outputs):
         likely(2 * np.minimum(number.cdf(below), number.sf(below - 1)))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ba.StudentT(0, 3), "scale must be a finite number above 0, got 0"),
-        (lambda: ba.StudentT(1, -1), "freedom must be a finite number above 0, got -1"),
-        (
-            lambda: model_of("one layer", "counts").replace(labels=np.full(7, 1.5)),
-            r"labels must be counts, whole numbers of at least 0, .* got 1.5 at index \(0,\)",
-        ),
-        (lambda: ba.theory.solve(model_of("one layer", "counts")), "must be bayesattn.Gaussian for the theory"),
-    ],
-)
-def test_bad_input_is_named(make, message):
-    with pytest.raises(ba.BayesattnError, match=message):
-        make()
-
-
 def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
     model = model_of("one layer", "outliers")
     other = model.replace(likelihood=ba.StudentT(scale=0.9, freedom=4.0))
