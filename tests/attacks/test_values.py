@@ -21,6 +21,7 @@ from tests.posteriors import tiny_model
 RNG = np.random.default_rng(0)
 XI, Y = RNG.normal(size=(6, 2, 3)), np.array([1.0, -1.0] * 3)
 ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
+THREE, THIRDS = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0), outputs=3), np.full((6, 3), 1 / 3)
 FIELDS = {"path_inputs": XI, "labels": Y, "architecture": ARCH, "temperature": 0.1}
 
 
@@ -100,6 +101,8 @@ NUMBERS = {
 def test_temperatures_that_make_no_sense(name):
     refused(lambda: ba.Model(**FIELDS | {"temperature": NUMBERS[name]}), "temperature must be a finite number above 0")
     refused(lambda: ba.Architecture((2,), (5, 5), (1.0, NUMBERS[name], 1.0)), "variances[1] must be a finite number")
+    refused(lambda: ba.StudentT(NUMBERS[name], 3), "scale must be a finite number above 0")
+    refused(lambda: ba.StudentT(1, NUMBERS[name]), "freedom must be a finite number above 0")
 
 
 @pytest.mark.parametrize("width", [0, -3, 2.0, True, "3", float("nan"), 10**13, 2**70])
@@ -191,6 +194,8 @@ OPTIONS = {
     "steps 2.5": ("ula", {"steps": 2.5}, "options.steps must be a whole number"),
     "a text for a truth": ("nuts", {"adapt_step_size": "false"}, "must be true or false, got 'false'"),
     "0 for a truth": ("mala", {"adapt_mass_matrix": 0}, "must be true or false, got 0"),
+    "damping of underdamped": ("underdamped", {"damping_length": -2}, "options.damping_length must be a finite number"),
+    "one replica": ("tempered", {"replicas": 1}, "options.replicas must be a whole number of at least 2, got 1"),
     "energy NaN": ("mclmc", {"desired_energy_var": float("nan")}, "options.desired_energy_var must be"),
     "a number for a name": ("nuts", {3: 3}, "must be some of"),
     "a list": ("nuts", ["max_tree_depth"], "options must be a dictionary"),
@@ -224,6 +229,9 @@ JOBS = {
     "no chains": ({"chains": 0}, "chains must be a whole number of at least 1"),
     "2^60 chains": ({"chains": 2**60}, "chains must be a whole number of at most"),
     "draws NaN": ({"draws": float("nan")}, "draws must be a whole number"),
+    "draws negative": ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),
+    "half a transition": ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
+    "no quantity": ({"keep": []}, "keep must be a list of some of order_parameter, latent, prediction"),
     "2^63 transitions": ({"warmup": 2**63}, "warmup must be a whole number of at most"),
     "thin 0": ({"thin": 0}, "thin must be a whole number"),
     "thin that does not divide": ({"draws": 10, "thin": 3}, "thin must divide draws"),
@@ -339,6 +347,18 @@ def test_what_has_been_checked_is_not_checked_again(model, monkeypatch):
         ({"test_path_inputs": XI[:, :, :2]}, "test_path_inputs must have shape"),
         ({"test_path_inputs": XI, "test_labels": Y[:3]}, "test_labels must have shape (6,)"),
         ({"path_groups": {"x": (7,)}}, "path_groups['x'] must hold paths below 2"),
+        ({"head_names": [["a"]]}, "head_names must name"),
+        ({"likelihood": "softmax"}, "likelihood must be a bayesattn.Likelihood, such as"),
+        (
+            {"likelihood": ba.Categorical(0.5), "test_path_inputs": XI, "test_labels": 0 * Y},
+            "test_labels must be +1 or -1",
+        ),
+        (
+            {"likelihood": ba.Categorical(0.5), "architecture": THREE, "labels": THIRDS},
+            "labels must be 1 at the class of",
+        ),
+        ({"likelihood": ba.Poisson(), "labels": 1.5 + 0 * Y}, "labels must be counts, whole numbers of at least 0"),
+        ({"tokens": ba.models.Tokens(np.ones((6, 5, 3)), [np.full((6, 1, 5, 5), 0.2)], "last")}, "heads per layer"),
     ],
     ids=str,
 )

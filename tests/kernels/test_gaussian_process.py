@@ -207,6 +207,9 @@ def test_what_is_not_known_is_named(two_layers):
     message = r"form must be one of 'pairs', 'features', 'feature_space', got 'pair'; did you mean 'pairs'\?"
     with pytest.raises(ValueError, match=message):
         gaussian_process(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form="pair")
+    two_outputs = ba.Architecture((2,), (3, 3), (1.0, 1.0, 1.0), outputs=2)
+    with pytest.raises(ValueError, match="form must be 'features' or 'feature_space' of 2 outputs, got 'pairs'"):
+        gaussian_process(np.ones((3, 2, 4)), np.ones((3, 2)), two_outputs, 0.3, form="pairs")
 
 
 @jax.jit

@@ -7,6 +7,7 @@ import pytest
 import bayesattn as ba
 from bayesattn import plots, report, runs
 from bayesattn.tasks.load import heads_of_task
+from tests.zoo import QUICK
 
 FILE = """
 temperature = 0.1
@@ -67,8 +68,11 @@ def test_attention_needs_tokens(file):
         ba.load_model(file)
 
 
-def test_a_report_and_figures_of_a_run(zoo, tmp_path):
+def test_a_run_its_report_and_figures(zoo, tmp_path):
     run = runs.Run(zoo.run("attention"))
+    assert run.model.key_width == 2
+    with pytest.raises(runs.RunError, match="its watched differ"):
+        runs.sample(run.model.replace(watched=(1,)), run.path, **QUICK)
     page = report.report([run.path], tmp_path / "page.html").read_text()
     assert "the theory needs fixed attention; this model samples queries and keys" in page
     assert plots.run_figure(run, "trace").axes

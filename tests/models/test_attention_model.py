@@ -12,20 +12,17 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn import runs
 from bayesattn.models import Collapsed, CollapsedAttention, TokenAttention, collapsed
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.origin import model_in
 from bayesattn.models.queries_keys import heads_of
 from bayesattn.models.trees import opened
 from bayesattn.network import network
-from bayesattn.questions import calibration
 from bayesattn.questions.reference.quantities import quantities_of_draws
 from bayesattn.samplers.smc import anneal
 from bayesattn.theory.bartlett import layer_shapes
 from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws
-from tests.statistics import agree, near
-from tests.test_runs import StopAfter
+from tests.statistics import agree, likely, near
 
 KEEP = ("order_parameter", "prediction", "queries_keys")
 SETTINGS = {"chains": 2, "warmup": 200, "draws": 400, "seed": 3}
@@ -146,6 +143,15 @@ def test_predictions_are_the_mean_over_draws_of_those_given_queries_and_keys(dra
     assert ba.predict(draws, padded, mask=mask).mean == pytest.approx(found.mean, abs=1e-12)
 
 
+def test_prior_draws_are_independent_normals(model):
+    drawn = jax.jit(jax.vmap(TokenAttention.of(model).draw_prior))(jax.random.split(jax.random.key(0), 4000))
+    deviations = dict(zip(("V_0", "V_1", "a"), np.sqrt(model.architecture.variances), strict=True))
+    flat = [np.reshape(value, (4000, -1)) / deviations.get(name, 1.0) for name, value in drawn.items()]
+    everything = np.concatenate(flat, axis=1)
+    likely(stats.kstest(everything, "norm", axis=0).pvalue)
+    assert np.abs(np.corrcoef(everything.T) - np.eye(everything.shape[1])).max() < 0.1
+
+
 def test_groups_and_the_model_of_draws(draws, model):
     tree = ba.with_groups(draws, prior_draws=1000)
     assert tree["log_likelihood"]["labels"].shape == (2, 400, 4)
@@ -170,20 +176,6 @@ def test_a_model_is_restored_from_its_draws(settings):
     again = model_in(opened(ba.from_numpyro(sites, model, "collapsed")))
     assert repr(again) == repr(model)
     assert again.test_mask is None if model.test_mask is None else np.array_equal(again.test_mask, model.test_mask)
-
-
-@pytest.mark.filterwarnings("ignore:chains have not mixed")
-def test_a_run_goes_on_after_an_interrupt_with_the_same_bits(tmp_path, model, draws):
-    settings, whole = SETTINGS | {"keep": KEEP}, draws["posterior"].to_dataset()
-    with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, tmp_path / "run", **settings, progress=StopAfter(101))
-    assert not runs.Run(tmp_path / "run").complete
-    stored = runs.sample(model, tmp_path / "run", **settings).draws()["posterior"].to_dataset()
-    for name in whole:
-        assert np.array_equal(stored[name].values, whole[name].values), name
-    assert runs.Run(tmp_path / "run").model.key_width == 2
-    with pytest.raises(runs.RunError, match="its watched differ"):
-        runs.sample(model.replace(watched=(1,)), tmp_path / "run", **settings)
 
 
 def test_numpyro_and_flat_vectors(model):
@@ -303,17 +295,3 @@ def test_both_parameterisations_agree_with_weighed_prior_draws(name):
     for parameterisation in ("collapsed", "token"):
         draws = ba.sample(model, parameterisation=parameterisation, chains=4, warmup=1000, draws=5000, progress=False)
         require_posterior(draws, model, weighed, anneal(model, parameterisation, islands=16, particles=128), finds=0.5)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("parameterisation", ["collapsed", "token"])
-def test_ranks_are_uniform_and_find_a_wrong_prior_variance_of_keys(parameterisation):
-    model = attention_model()
-    simulated = calibration.simulate(model, 300)
-    settings = {"sampler": "nuts", "parameterisation": parameterisation, "warmup": 300, "thin": 10}
-    right = calibration.calibrate(model, simulated, **settings)
-    assert "|K|^2 1,2" in right.names
-    assert right.holds, dict(zip(right.names, right.p_values, strict=True))
-    wrong = calibration.calibrate(model.replace(key_variance=0.75), simulated, **settings)
-    assert wrong.holds is False
-    assert wrong.p_values[wrong.names.index("|K|^2 1,1")] < 1e-6

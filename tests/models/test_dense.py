@@ -16,15 +16,14 @@ from bayesattn.models import collapsed, path, token
 from bayesattn.theory.bartlett import narrow
 from tests import dense
 from tests.conftest import relative_error
-from tests.models import test_collapsed, test_extended, test_likelihoods, test_narrow, test_own_likelihoods
-from tests.posteriors import narrow_model, tiny_model
+from tests.models import test_extended, test_likelihoods, test_narrow, test_own_likelihoods
+from tests.posteriors import narrow_model
 
 POINTS = 3
 STEP = 1e-5
 
 
 NETWORKS = {
-    **{name: partial(tiny_model, 0.5, *case) for name, case in test_collapsed.CASES.items()},
     **{f"{name}, tokens": partial(test_extended.extended_model, name) for name in test_extended.NETWORKS},
     **{f"{name}, narrow": partial(narrow_model, *case, 0.01) for name, case in test_narrow.NETWORKS.items()},
     **{f"{name}, classes": partial(test_likelihoods.model_of_classes, name) for name in test_likelihoods.NETWORKS},

@@ -13,7 +13,6 @@ import bayesattn as ba
 from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, left_out
 from bayesattn.predictive import PosteriorPrediction
-from bayesattn.questions import calibration
 from tests.conftest import relative_error
 from tests.statistics import likely, near
 from tests.zoo import classes
@@ -66,19 +65,6 @@ def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
     assert relative_error(whitening.scale.T @ hessian @ whitening.scale, np.eye(len(hessian))) < 1e-9
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("parameterisation", ["collapsed", "path"])
-def test_samplers_of_classes_are_calibrated(parameterisation):
-    model = model_of_classes("a skip")
-    assert calibration.joint_test(model, parameterisation=parameterisation).holds
-    if parameterisation == "collapsed":
-        simulations = calibration.simulate(model, 200, seed=1)
-        found = calibration.calibrate(model, simulations)
-        assert found.holds, dict(zip(found.names, found.p_values, strict=True))
-        hotter = calibration.calibrate(model.replace(temperature=1.0), simulations)
-        assert not hotter.holds
-
-
 def test_what_has_no_theory_says_so():
     model = model_of_classes("three classes")
     by_u = partial(ba.theory.predict, np.eye(6))
@@ -88,28 +74,6 @@ def test_what_has_no_theory_says_so():
     assert ba.theory.gp_order_parameter(model.architecture).shape == (6, 6)
     plain = model.replace(likelihood=ba.Gaussian(model.temperature))
     assert ba.theory.solve(plain).order_parameter.shape == (6, 6)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        (
-            "three classes",
-            {"likelihood": "softmax"},
-            "likelihood must be a bayesattn.Likelihood, such as .*, got 'softmax'",
-        ),
-        ("three classes", {"labels": np.full((5, 3), 1 / 3)}, "labels must be 1 at the class of each example"),
-        ("two classes, one output", {"labels": np.arange(8.0)}, r"labels must be \+1 or -1 to be classes, got 0"),
-        (
-            "two classes, one output",
-            {"test_labels": np.zeros(3)},
-            r"test_labels must be \+1 or -1 to be classes, got 0",
-        ),
-    ],
-)
-def test_labels_that_are_no_classes_are_named(name, change, message):
-    with pytest.raises(ValueError, match=message):
-        model_of_classes(name).replace(**change)
 
 
 def test_a_run_of_classes_comes_back(zoo):

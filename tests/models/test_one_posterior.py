@@ -19,10 +19,10 @@ from bayesattn.models import path
 from bayesattn.network import effective_weights, path_readouts
 from bayesattn.samplers import QUANTITIES
 from tests.conftest import relative_error
-from tests.models import test_collapsed, test_extended, test_likelihoods, test_own_likelihoods
+from tests.models import test_extended, test_likelihoods, test_own_likelihoods
 from tests.models.test_likelihoods import NO_THEORY, model_of_classes
 from tests.models.test_own_likelihoods import Clipped, model_of
-from tests.posteriors import tiny_model, weighed_mean
+from tests.posteriors import weighed_mean
 from tests.statistics import agree, mean_of, near
 
 LIGHT = {
@@ -36,24 +36,16 @@ LIGHT = {
 
 
 class Case(NamedTuple):
-    """A posterior, the parameterisations that draw from it where time allows, whether chains keep weights, and whether
-    enough of the prior draws have weight."""
+    """A posterior, the parameterisations that draw from it where time allows, and whether chains keep weights."""
 
     make: partial
     kinds: tuple[str, ...] = ("collapsed", "path")
     keeps: bool = False
-    weighs: bool = True
 
 
 GAUSSIAN = {
-    **{
-        name: Case(partial(test_extended.extended_model, name, temperature=1.0), ("collapsed", "path", "token"), True)
-        for name in test_extended.NETWORKS
-    },
-    **{
-        f"no skip, {name}": Case(partial(tiny_model, 0.5, *case, 8), weighs=False)
-        for name, case in test_collapsed.CASES.items()
-    },
+    name: Case(partial(test_extended.extended_model, name, temperature=1.0), ("collapsed", "path", "token"), True)
+    for name in test_extended.NETWORKS
 }
 CLASSES = {
     f"{name}, T = {temperature}": Case(partial(model_of_classes, name, temperature), keeps=name == "three classes")
@@ -109,7 +101,7 @@ def prior_draws(model, count):
 @pytest.fixture(scope="module", params=each_of(CASES))
 def drawn(request):
     """A model, draws of it in each parameterisation, and draws of its prior."""
-    name, (make, kinds, keeps, weighs) = request.param, CASES[request.param]
+    name, (make, kinds, keeps) = request.param, CASES[request.param]
     model, light = make(), name in LIGHT
     sampler, count = LIGHT.get(name, ("auto", 400_000))
     settings = {"sampler": sampler, "chains": 2, "warmup": 300, "draws": 1500 if light else 8000, "progress": False}
@@ -119,7 +111,7 @@ def drawn(request):
         kind: ba.sample(model, parameterisation=kind, seed=seed, **settings)
         for seed, kind in enumerate(kinds[:1] if light else kinds)
     }
-    return model, chains, prior_draws(model, count) if weighs else None
+    return model, chains, prior_draws(model, count)
 
 
 def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior(drawn):
@@ -144,10 +136,9 @@ def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior
         for power in (1, 2):
             for other in drawn_by:
                 agree(known**power, other**power)
-            if prior:
-                flat = np.arcsinh(prior[0][variable].reshape(len(prior[1]), -1)[:, entries]) ** power
-                log_weights = log_likelihoods(model, prior[1]).sum(1)
-                agree(known**power, *weighed_mean(log_weights, flat, least=100))
+            flat = np.arcsinh(prior[0][variable].reshape(len(prior[1]), -1)[:, entries]) ** power
+            log_weights = log_likelihoods(model, prior[1]).sum(1)
+            agree(known**power, *weighed_mean(log_weights, flat, least=100))
 
 
 def test_weights_give_back_the_draws_that_they_are_of(drawn):

@@ -11,7 +11,6 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import likelihoods, runs
-from bayesattn.questions import calibration
 from tests.statistics import likely, near
 
 FEW = {"chains": 1, "warmup": 20, "draws": 20}
@@ -77,37 +76,6 @@ def test_densities_are_those_of_scipy_and_samples_theirs(outputs):
         # The median of the heavy tails, the mean of counts.
         below, number = (drawn <= law.median()).sum(0), stats.binom(len(drawn), law.cdf(law.median()))
         likely(2 * np.minimum(number.cdf(below), number.sf(below - 1)))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("kind", ["outliers", "counts"])
-def test_chains_are_calibrated(kind):
-    model = model_of("one layer", kind)
-    simulations = calibration.simulate(model, 100, seed=1)
-    found = calibration.calibrate(model, simulations)
-    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
-    wider = model.replace(architecture=ba.Architecture((2,), (3, 3), (4.0, 1.1, 1.1)))
-    assert not calibration.calibrate(wider, simulations).holds
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ba.StudentT(0, 3), "scale must be a finite number above 0, got 0"),
-        (lambda: ba.StudentT(1, -1), "freedom must be a finite number above 0, got -1"),
-        (
-            lambda: model_of("one layer", "counts").replace(labels=np.full(7, 1.5)),
-            r"labels must be counts, whole numbers of at least 0, .* got 1.5 at index \(0,\)",
-        ),
-        (
-            lambda: ba.theory.solve(model_of("one layer", "counts")),
-            "likelihood must be bayesattn.Gaussian for the theory",
-        ),
-    ],
-)
-def test_bad_input_is_named(make, message):
-    with pytest.raises(ba.BayesattnError, match=message):
-        make()
 
 
 def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):

@@ -4,16 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import xarray as xr
 
 import bayesattn as ba
 from bayesattn.models import path
-from bayesattn.questions.singular.loss import factors
-from bayesattn.theory.bartlett import layer_shapes
 from reproductions.one_shot import pruning
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model
-from tests.statistics import near
 
 REMOVED = [(0, 1), (1, 0)]
 
@@ -54,23 +50,6 @@ def test_the_posterior_readout_gives_the_mean_predictor(model):
     readout = pruning.posterior_readout(model, draws)
     found = np.einsum("epf,pf->e", model.test_path_inputs, readout)
     assert relative_error(found, np.mean([ba.theory.predict(u, model).mean for u in draws], 0)) < 1e-12
-
-
-def test_a_predictor_without_a_head_is_the_mean_over_networks_without_it(model):
-    """Mean of f with a head's values set to zero, over exact draws of the weights given U, at 8000 U."""
-    size = sum(shape.size for shape in layer_shapes(model.architecture))
-    points = 0.5 + 0.5 * np.random.default_rng(2).normal(size=(1, 8000, size))
-    order_parameters = np.asarray(factors(model, points[0]))
-    order_parameters = order_parameters @ np.swapaxes(order_parameters, 1, 2)
-    draws = xr.DataTree.from_dict({"posterior": xr.Dataset({"bartlett": (("chain", "draw", "coordinate"), points)})})
-    sampled = {name: np.array(values[0]) for name, values in ba.collapsed.weights(draws, model, seed=3).items()}
-    for layer, head in REMOVED:
-        sampled[f"V_{layer + 1}"][:, head] = 0
-    outputs = np.asarray(jax.jit(jax.vmap(lambda w: path.network(w, jnp.asarray(model.test_path_inputs))))(sampled))
-    readout = pruning.posterior_readout(model, order_parameters)
-    kept = [i for i, (first, second) in enumerate(model.architecture.path_heads()) if first == 0 and second != 0]
-    expected = np.einsum("epf,pf->e", model.test_path_inputs[:, kept], readout[kept])
-    near(outputs.mean(0), expected, outputs.std(0) / np.sqrt(len(outputs)), finds=0.1)
 
 
 def test_orders_of_removal(model, weights):

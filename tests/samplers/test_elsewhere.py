@@ -106,11 +106,7 @@ def test_calibration_takes_it(model, simulations):
         (3, {}, r"sampler must be a name, a NumPyro kernel or an \(init, step\) pair, got 3"),
         (jax.jit, {}, r"sampler must be a name, a NumPyro kernel or an \(init, step\) pair, got"),
         ("numpyro.infer.barker.Baker", {}, "sampler must be one of 'auto', 'nuts'"),
-        (
-            numpyro.infer.BarkerMH,
-            {"stepsize": 1.0},
-            "options of sampler 'numpyro.infer.barker.BarkerMH' must be some of",
-        ),
+        (numpyro.infer.BarkerMH, {"stepsize": 1.0}, f"options of sampler '{BARKER}' must be some of"),
         (Bare, {}, "must have a state with the fields z and rng_key"),
     ],
 )

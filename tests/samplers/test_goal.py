@@ -166,10 +166,7 @@ def test_a_run_is_replaced_by_what_is_complete_or_has_its_target_not_by_what_ran
         ({"target_ess": 0}, "target_ess must be a finite number above 0, got 0"),
         ({"target_ess": "400"}, "target_ess must be a finite number above 0, got '400'"),
         ({"max_seconds": -1}, "max_seconds must be a finite number above 0, got -1"),
-        (
-            {"target_ess": 9, "keep": ["weights"], "parameterisation": "path"},
-            "target_ess needs draws of U, .* got weights",
-        ),
+        ({"target_ess": 9, "keep": ["weights"], "parameterisation": "path"}, "needs draws of U, .* got weights"),
         ({"on_interrupt": "keep"}, "on_interrupt must be one of 'raise', 'return', got 'keep'"),
     ],
 )

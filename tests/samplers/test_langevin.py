@@ -1,6 +1,5 @@
 """Langevin kernels: known answers, stated biases, bit-identical resumption, bad options."""
 
-import itertools
 from functools import cache
 
 import jax
@@ -18,12 +17,8 @@ from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula,
 from bayesattn.samplers.program import _strong, kernel, options_for
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
 from tests.samplers.targets import (
-    SCHOOL_ERRORS,
-    SCHOOL_MEANS,
     chains,
     correlated_gaussian,
-    eight_schools_potential,
-    school_parameters,
 )
 from tests.statistics import agree, mean_of, near
 from tests.test_runs import StopAfter, contents
@@ -86,15 +81,6 @@ def test_no_step_has_the_key_of_another(name):
     assert len({str(state.rng_key) for state in states}) == 3
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", UNADJUSTED)
-def test_unadjusted_samplers_on_a_gaussian_are_off_by_the_bias_that_they_state(name):
-    z, states, kernel, mean, deviation = gaussian_draws(name)
-    at, half = ((values - mean) / deviation for values in (z, np.asarray(states.half.z)))
-    for power, exact in ((1, 0), (2, 1)):
-        agree(array_of(at**power - kernel.bias(at**power, half**power)), exact)
-
-
 def test_the_bias_of_ula_is_seen_and_is_what_theory_says():
     """On a unit Gaussian the variance of ULA is 1 / (1 - eps / 2)."""
     step = 0.2
@@ -108,14 +94,6 @@ def test_the_bias_of_ula_is_seen_and_is_what_theory_says():
     # To leading order: the estimate leaves out terms of order eps^2.
     near(stated.value, exact - 1, stated.error, stated.degrees, allowed=step**2 / 4, finds=0.007)
     assert stated.value > 10 * stated.error
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", ADJUSTED)
-def test_eight_schools(name):
-    kernel = ADJUSTED[name](potential_fn=eight_schools_potential, steps=1 if name in TRAJECTORIES else 20)
-    z, _ = chains(kernel, jnp.zeros(10), 600, 3000)
-    agree(array_of(school_parameters(z)), SCHOOL_MEANS, SCHOOL_ERRORS)
 
 
 LIGHT = [("mala", "collapsed"), ("ula", "collapsed"), ("sgld", "path")]
@@ -187,19 +165,6 @@ def test_gradients_in_float32_are_refused_where_there_are_none(model):
         posterior.with_float32_gradients()
     with pytest.raises(ValueError, match="float32_gradients must be false for a program of your own, got true"):
         Underdamped(potential_fn=jnp.sum, float32_gradients=True).init(jax.random.key(0), 0, jnp.ones(2))
-
-
-@pytest.mark.heavy
-def test_adjusted_samplers_agree_on_the_reference_task(hidden_markov_model):
-    """Every pair, on every diagonal entry of U, N = 10."""
-    names = [name for name in SAMPLERS if name not in BIASED]
-    model = hidden_markov_model(10)
-    found = []
-    for name in names:
-        u = ba.sample(model, name, warmup=300, draws=2000)["posterior"]["order_parameter"]
-        found.append(array_of(u.values.diagonal(axis1=2, axis2=3)))
-    for first, second in itertools.combinations(found, 2):
-        agree(first, second)
 
 
 @pytest.mark.parametrize(
@@ -284,38 +249,6 @@ def test_n_steps_counts_gradients(name, warmup):
         state = sample(state)
         jax.effects_barrier()
         assert len(counted) == state.num_steps
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sampler": "mala", "options": {"step_size": 0.0}}, "step_size must be a finite number above 0, got 0"),
-        ({"sampler": "mclmc", "options": {"step_size": -1.0}}, "step_size must be a finite number above 0, got -1"),
-        ({"sampler": "ula", "options": {"steps": 0}}, "steps must be a whole number of at least 1, got 0"),
-        ({"sampler": "mala", "options": {"target_accept_prob": 1.5}}, "target_accept_prob must be below 1, got 1.5"),
-        (
-            {"sampler": "underdamped", "options": {"damping_length": -2}},
-            "damping_length must be a finite number above 0",
-        ),
-        ({"sampler": "barker", "options": {"max_tree_depth": 3}}, "options of sampler 'barker'.*max_tree_depth"),
-        ({"sampler": "sgld"}, "sampler 'sgld' serves parameterisations token, path.*got 'collapsed'"),
-        (
-            {"sampler": "sgld", "parameterisation": "path", "options": {"minibatch": 7}},
-            "minibatch must be at most the number of examples, 6, got 7",
-        ),
-    ],
-)
-def test_bad_options_are_named(model, settings, message):
-    with pytest.raises(ValueError, match=message):
-        ba.sample(model, chains=1, warmup=5, draws=5, **settings)
-
-
-@pytest.mark.heavy
-def test_ula_that_blows_up_ends_with_an_error(model, tmp_path):
-    job = {"sampler": "ula", "parameterisation": "path", "chains": 1, "warmup": 10, "draws": 50}
-    with pytest.raises(FloatingPointError, match="not finite"):
-        runs.sample(model, tmp_path / "run", **job, options={"step_size": 50.0, "adapt_step_size": False, "steps": 20})
-    assert runs.Run(tmp_path / "run").state == "failed"
 
 
 def test_every_sampler_has_a_preset():

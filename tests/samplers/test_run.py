@@ -181,31 +181,3 @@ def test_datatree_has_arviz_groups_and_path_names(scalar_draws):
         {name: jnp.asarray(posterior[name].values[1, 3]) for name in ("V_0", "V_1", "V_2", "a")}
     )
     np.testing.assert_allclose(posterior["order_parameter"].values[1, 3], effective @ effective.T / 3, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"sampler": "gibbs"}, "sampler must be one of 'auto', 'nuts', 'hmc', .*'sgld', got 'gibbs'"),
-        ({"parameterisation": "tokens"}, "parameterisation must be one of .*, got 'tokens'"),
-        ({"chains": 0}, "chains must be a whole number of at least 1, got 0"),
-        ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),
-        ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
-        ({"chain_method": "threads"}, "chain_method must be one of"),
-        ({"thin": 3}, "thin must divide draws = 1000, got 3"),
-        (
-            {"keep": ["weight"]},
-            "keep must be one of 'order_parameter', 'latent', 'prediction', 'queries_keys', 'weights', got 'weight'",
-        ),
-        ({"keep": []}, "keep must be a list of some of order_parameter, latent, prediction, queries_keys, weights"),
-        ({"options": {"step": 1}}, "options of sampler 'nuts'.*step"),
-    ],
-)
-def test_bad_arguments_are_named(scalar_model, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ba.sample(scalar_model, **arguments)
-
-
-def test_token_parameterisation_needs_tokens(scalar_model):
-    with pytest.raises(ValueError, match="parameterisation 'token' needs a model with tokens"):
-        ba.sample(dataclasses.replace(scalar_model, tokens=None), parameterisation="token")

@@ -18,7 +18,7 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn.network import effective_weights
 from bayesattn.questions import calibration
-from bayesattn.samplers import Job, tempered
+from bayesattn.samplers import tempered
 from tests.posteriors import weighed_mean
 from tests.statistics import agree
 from tests.test_runs import StopAfter
@@ -232,10 +232,3 @@ def test_a_stopped_run_goes_on_with_the_same_bits(warm, drawn, tmp_path):
 def test_the_joint_test_refuses_replicas_that_remember_other_labels(warm):
     with pytest.raises(ValueError, match="must draw from its last draw alone for the joint test, got 'tempered'"):
         calibration.joint_test(warm, sampler="tempered")
-
-
-def test_options_that_make_no_sense():
-    with pytest.raises(ValueError, match=r"options\.replicas must be a whole number of at least 2, got 1"):
-        Job(sampler="tempered", options={"replicas": 1})
-    with pytest.raises(ValueError, match=r"options of sampler 'tempered' must be some of .*replicas.*, got 'steps'"):
-        Job(sampler="tempered", options={"steps": 3})

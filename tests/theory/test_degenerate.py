@@ -16,25 +16,17 @@ XI, Y = RNG.normal(size=(12, 4, 3)), RNG.choice([-1.0, 1.0], 12)
 TWICE, SAME_LABELS = np.concatenate([XI[:6]] * 2), np.concatenate([Y[:6]] * 2)
 
 
-def everything(path_inputs, labels, temperature):
-    """Solve, expand and sample; returns the draws."""
-    model = model_of(path_inputs, labels, ARCH, temperature, test_path_inputs=XI)
+@pytest.mark.heavy
+@pytest.mark.parametrize(("inputs", "labels", "temperature"), [(0 * XI, Y, 0.1), (TWICE, SAME_LABELS, 1e-4)])
+def test_zero_path_inputs_and_duplicated_examples_are_served(inputs, labels, temperature):
+    """Zero inputs leave the prior."""
+    model = model_of(inputs, labels, ARCH, temperature, test_path_inputs=XI)
     draws = ba.sample(model, warmup=200, draws=500)["posterior"]
     found = [solve(model).order_parameter for solve in (ba.theory.solve, ba.theory.finite_width)]
     for values in (*found, draws["order_parameter"], draws["prediction"]):
         assert np.isfinite(values).all()
-    return draws
-
-
-@pytest.mark.heavy
-def test_zero_path_inputs_leave_the_prior():
-    draws = everything(0 * XI, Y, 0.1)
-    agree(draws["order_parameter"], np.eye(4))
-
-
-@pytest.mark.heavy
-def test_duplicated_examples_are_served_at_a_sensible_temperature():
-    everything(np.concatenate([XI, XI]), np.concatenate([Y, Y]), 1e-4)
+    if not inputs.any():
+        agree(draws["order_parameter"], np.eye(4))
 
 
 @pytest.mark.parametrize("call", [ba.theory.solve, ba.theory.finite_width, ba.theory.evidence, ba.sample])

@@ -193,13 +193,6 @@ MANY_PATHS = ((4, 4), (10, 10, 10), 24, 5, 2.0)
 
 
 @pytest.mark.heavy
-def test_many_paths_in_a_narrow_network_state_their_error():
-    """Against prior draws at T = 1; an expansion about the mode was 2.6 nats off on such networks and knew no error."""
-    model = model_of(*random_problem(*MANY_PATHS, 1.0, 0))
-    right([ba.theory.evidence(model, particles=64)], *evidence_of(by_prior_draws(model, 20_000)[1]), finds=2)
-
-
-@pytest.mark.heavy
 def test_the_error_is_the_scatter_of_seeds():
     """Chi-squared over 48 seeds about the exact value."""
     model = tiny_model(0.1, widths=(2, 1))
@@ -222,17 +215,6 @@ def test_a_choice_leaves_out_what_is_too_cold_to_compete():
     assert known[1] == hot
     assert known[0].log_evidence < hot.log_evidence - 30
     assert None not in competing(model, [0.3, 1.0])
-
-
-def test_bad_arguments_are_named():
-    for call, arguments, message in (
-        (ba.theory.evidence, {"particles": 12}, "particles must be a multiple of 8, got 12"),
-        (ba.theory.evidence, {"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-        (ba.theory.evidence, {"temperature": 0}, "temperature must be a finite number above 0, got 0"),
-        (ba.theory.evidences, {"temperatures": []}, "temperatures must hold at least one number above 0, got none"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call(tiny_model(), **arguments)
 
 
 TWELVE = [
@@ -260,19 +242,6 @@ def test_twelve_random_networks_against_prior_draws_or_chains(case):
     if error > 0.05:
         exact, error = by_chains(model)
     right([ba.theory.evidence(model, seed=seed) for seed in range(3)], exact, error, finds=1)
-
-
-@pytest.mark.heavy
-def test_routes_agree_and_approach_the_gp_limit(hidden_markov_model):
-    """Two widths and three temperatures on the reference task."""
-    temperatures = (0.01, 0.1, 1.0)
-    for width in (100, 10000):
-        model = hidden_markov_model(width)
-        found, annealed = (ba.theory.evidences(model, temperatures, particles=each) for each in (None, 64))
-        for sampled, cooled in zip(found, annealed, strict=True):
-            assert sampled.method == "importance sampling"
-            right([cooled], sampled.log_evidence, sampled.error, finds=1)
-            assert sampled.reliable
 
 
 def test_blocks_of_importance_sampling_are_of_different_draws(monkeypatch):

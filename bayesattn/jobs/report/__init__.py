@@ -38,7 +38,7 @@ from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior
-from bayesattn.questions.heads import Losses, predicted_losses
+from bayesattn.questions.heads import predicted_losses
 from bayesattn.questions.heads.path_combination import combining_width
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import too_many
