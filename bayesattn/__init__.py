@@ -102,7 +102,7 @@ _HOMES = {
 }
 """Module that defines each public name, for names that are not modules beside this file."""
 _MOVED = {
-    "BayesattnError": "_util.errors",
+    "BayesattnError": "errors",
     "Validation": "checks.validation",
     "calibration": "questions",
     "cli": "jobs",

@@ -22,6 +22,7 @@ import numpy as np
 import xarray as xr
 
 import bayesattn as ba
+from bayesattn import tasks
 
 CHAINS = 2
 USABLE_RHAT = 1.05
@@ -90,7 +91,7 @@ def with_low_rank_metric(model: ba.AttentionModel, warmup: int):
 
 def with_attention() -> None:
     """Print the table of a model whose queries and keys are sampled too."""
-    task = ba.tasks.HiddenMarkov(examples=30, test_examples=20, tokens=6, dimension=6, noise_orthogonal=0.3)
+    task = tasks.HiddenMarkov(examples=30, test_examples=20, tokens=6, dimension=6, noise_orthogonal=0.3)
     data = task.dataset()
     print("| N | sampler | effective draws a second | a 1000 gradients | R-hat |\n| --- | --- | --- | --- | --- |")
     for width in TOKEN_RUNS:

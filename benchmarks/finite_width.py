@@ -18,7 +18,7 @@ def main(file: str) -> None:
     """Draws posteriors at five widths and writes the figure."""
     model = ba.load_model("hidden_markov")
     networks = [model.replace(width=width) for width in WIDTHS]
-    found = [ba.validate(each, ba.sample(each, chains=4, warmup=200, draws=1000, seed=0)) for each in networks]
+    found = [ba.validate(ba.sample(each, chains=4, warmup=200, draws=1000, seed=0), model=each) for each in networks]
     accuracies = [each.accuracy for each in found if each.accuracy is not None]
     curve = np.geomspace(WIDTHS[0], WIDTHS[-1], 25).astype(int)
     solved = [ba.theory.solve(model.replace(width=int(width))) for width in curve]

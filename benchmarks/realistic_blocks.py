@@ -32,6 +32,7 @@ import numpy as np
 import xarray as xr
 
 import bayesattn as ba
+from bayesattn import tasks
 from bayesattn.models import parameterisation_of
 from bayesattn.theory.predictor import right
 
@@ -76,7 +77,7 @@ class Everywhere(NamedTuple):
 
 def model_of(cell: Cell, plan: Plan) -> ba.AttentionModel:
     """Posterior of a network, whose test inputs are the training inputs followed by the test inputs, all watched."""
-    data = ba.tasks.HiddenMarkov(examples=plan.examples, test_examples=plan.test_examples, **TASK).dataset()
+    data = tasks.HiddenMarkov(examples=plan.examples, test_examples=plan.test_examples, **TASK).dataset()
     everywhere = np.concatenate([data.inputs, data.test_inputs])
     variance = LOGITS if cell.attention_on == "hidden" else LOGITS / everywhere.shape[2]
     return ba.AttentionModel(

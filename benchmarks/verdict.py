@@ -87,7 +87,9 @@ def table() -> None:
             settings = {"chains": CHAINS, "warmup": WARMUP, "draws": max(DRAWS), "keep": ("order_parameter",)}
             drawn = ba.sample(right, seed=seed, **settings)
             for name, count in found:
-                found[name, count].append(validate(models[name], first(drawn, count), prediction=predictions[name]))
+                found[name, count].append(
+                    validate(first(drawn, count), model=models[name], prediction=predictions[name])
+                )
         for name, prediction in predictions.items():
             cells = [shares(found[name, count]) for count in DRAWS]
             difference = 100 * apart(predictions["the right model"], prediction)

@@ -11,6 +11,7 @@ from scipy.signal import lfilter
 
 import bayesattn as ba
 from bayesattn.checks import accuracy, alignment, mean_predictor
+from bayesattn.checks.diagnostics import summary
 from bayesattn.theory.predictor import right
 from tests.statistics import likely, near
 
@@ -200,7 +201,7 @@ def test_the_accuracy_of_stored_predictions_has_both_errors():
             "constant_data": xr.Dataset({"test_labels": ("test_example", labels)}),
         }
     )
-    (row,) = ba.diagnostics.summary(draws)
+    (row,) = summary(draws)
     mean = predictions.mean((0, 1))
     share = np.mean(mean > 0)
     assert row["mean"] == pytest.approx(share)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn import models
 from tests.conftest import relative_error
 from tests.tensor import Tensor
 
@@ -122,7 +123,7 @@ def test_tokens_of_a_model_take_what_stands_at_padding(padded):
         labels=[1.0, -1.0, 1.0, -1.0],
         architecture=ba.Architecture((2, 3), (3, 3, 3), (1.0,) * 4),
         temperature=1.0,
-        tokens=ba.models.Tokens(np.where(mask[..., None], inputs, np.nan), matrices, "last", mask),
+        tokens=models.Tokens(np.where(mask[..., None], inputs, np.nan), matrices, "last", mask),
     )
     assert all(np.isfinite(array).all() for array in (model.tokens.inputs, *model.tokens.matrices))
 

@@ -18,11 +18,13 @@ import pytest
 from typer.main import get_command
 
 import bayesattn as ba
-from bayesattn import cli, runs
+from bayesattn import runs
 from bayesattn._util.progress import Bars
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.predicted import predicted
 from bayesattn.checks.ranks import least_tail, uniform_probability
+from bayesattn.checks.validation import Validation
+from bayesattn.jobs import cli
 from bayesattn.jobs.cli import screen
 from bayesattn.jobs.cli.compiled import keep_compiled
 from bayesattn.jobs.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES, _entries_shown, _print_entries
@@ -187,7 +189,7 @@ def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
     theory = {"order_parameter": np.eye(2), "saddle": np.eye(2), "corrected": np.eye(2)}
     draws = {"error": two, "rhat": two, "ess": two, "tail_ess": two, "model": SimpleNamespace(row_names=["one", "two"])}
     found = SimpleNamespace(width=8, entries=entries, pareto_k=two, **theory, **draws)
-    found.summary = lambda: ba.Validation.summary(found)
+    found.summary = lambda: Validation.summary(found)
     _print_entries([found], True)
     table = capsys.readouterr().out.split("z: draws less")[0]
     assert table.count("± n/a") == 3
@@ -251,7 +253,7 @@ def test_validate_chooses_temperatures_and_solves_the_theory_alone_at_other_widt
     known = [each for each in content["theory"][0]["temperatures"] if each["log_evidence"] is not None]
     best = max(known, key=lambda each: each["log_evidence"])["temperature"]
     model = ba.load_model("small.toml", width=8, temperature=best)
-    alone = ba.validate(model, ba.sample(model, warmup=60, draws=150, seed=0, progress=False))
+    alone = ba.validate(ba.sample(model, warmup=60, draws=150, seed=0, progress=False), model=model)
     [found] = content["results"]
     assert found["temperature"] == best
     assert found["verdict"] == content["verdict"] == alone.verdict

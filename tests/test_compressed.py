@@ -264,9 +264,9 @@ def test_draws_of_a_run_are_those_of_the_model_that_it_stores(models, tmp_path):
     assert same(run.model.compressed, model.compressed)
     draws = run.draws()
     assert np.isfinite(draws["posterior"]["order_parameter"]).all()
-    weights = ba.collapsed.weights(draws, model)
+    weights = ba.weights(draws, model=model)
     assert weights["V_0"].shape == (2, 50, 30, 3)
-    result = ba.validate(model, draws)
+    result = ba.validate(draws, model=model)
     assert result.alignment is None
     assert "prior" in ba.with_groups(draws, model=model, prior_draws=10)
     with pytest.raises(ValueError, match="holds no single examples, got 'log_likelihood'"):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import bayesattn as ba
 from bayesattn.checks.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.checks.mixing import FEWEST_DRAWS, FEWEST_DRAWS_FOR_TAILS, moments, tail_shapes
 from bayesattn.checks.verdict import doubts_about
+from bayesattn.errors import BayesattnError
 
 
 def tree(chains=4, draws=500, seed=0, **posterior):
@@ -134,9 +134,7 @@ def test_draws_that_are_not_finite_are_said_to_be_so():
     values = np.random.default_rng(1).normal(size=(4, 500, 1, 1))
     values[0, 7] = np.nan
     for function in (diagnose, summary):
-        with pytest.raises(
-            ba.BayesattnError, match=r"draws must be finite, got posterior\['order_parameter'\] with NaN"
-        ):
+        with pytest.raises(BayesattnError, match=r"draws must be finite, got posterior\['order_parameter'\] with NaN"):
             function(tree(order_parameter=values))
 
 

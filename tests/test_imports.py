@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bayesattn import report, runs, sweep
+from bayesattn import runs
 from bayesattn._util import extras as _extras
+from bayesattn.jobs import report, sweep
 from bayesattn.tasks import Digits
 
 PACKAGE = Path(__file__).parents[1] / "bayesattn"

@@ -12,10 +12,12 @@ import pyarrow
 import pytest
 
 import bayesattn as ba
+from bayesattn import tasks
 from bayesattn._util.checks import owned
 from bayesattn._util.random import fingerprint
 from bayesattn.classes import class_accuracy
 from bayesattn.compressed import Compressed
+from bayesattn.errors import BayesattnError
 from bayesattn.gather import gather
 from bayesattn.models import LatentModel, Tokens
 from tests.tensor import Tensor
@@ -103,7 +105,7 @@ def test_a_model_stays_what_it_is_when_its_data_change(hold, tmp_path):
 
 
 def test_tokens_are_those_that_a_model_was_made_of():
-    data = ba.tasks.TokenDataset(
+    data = tasks.TokenDataset(
         inputs=np.random.default_rng(0).normal(size=(6, 4, 3)),
         labels=LABELS.copy(),
         test_inputs=np.ones((1, 4, 3)),
@@ -402,9 +404,7 @@ def test_labels_of_one_hot_are_taken_whole_with_their_names():
     assert class_accuracy(labels.labels, labels).accuracy == 1
     other = ba.one_hot(["cat", "cow", "cat", "cow"])
     for make in (model.replace, lambda **more: model_of(**fields, **more)):
-        with pytest.raises(
-            ba.BayesattnError, match=r"^test_labels must be of classes cat, dog, got cat, cow: give one_h"
-        ):
+        with pytest.raises(BayesattnError, match=r"^test_labels must be of classes cat, dog, got cat, cow: give one_h"):
             make(test_labels=other)
 
 
@@ -442,6 +442,6 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("call", "message"), MISTAKES)
 def test_frequent_mistakes_are_told_what_is_meant(call, message):
-    with pytest.raises(ba.BayesattnError, match=re.escape(message)) as caught:
+    with pytest.raises(BayesattnError, match=re.escape(message)) as caught:
         call()
     assert len(str(caught.value).splitlines()) == 1

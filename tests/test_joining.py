@@ -11,11 +11,15 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn import plots, runs
+from bayesattn import models, runs
 from bayesattn._util.random import fingerprint
 from bayesattn.checks import mean_predictor
+from bayesattn.checks.diagnostics import summary
 from bayesattn.checks.predicted import Predicted
+from bayesattn.errors import BayesattnError
+from bayesattn.jobs import plots
 from bayesattn.jobs.plots.run import Names, names_of
+from bayesattn.joining import concat
 from bayesattn.models import trees
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
@@ -46,31 +50,31 @@ def run(zoo):
 
 @pytest.fixture(scope="module")
 def latent():
-    model = ba.models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    model = models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
     return [ba.sample(model, **LIGHT | {"parameterisation": "latent", "seed": seed}) for seed in (0, 1)]
 
 
 @pytest.fixture(scope="module")
 def said(model, several):
     """What is said of one tree, and of several put together."""
-    return [json.dumps(numbers(draws, model)) for draws in (several[0], ba.concat(several))]
+    return [json.dumps(numbers(draws, model)) for draws in (several[0], concat(several))]
 
 
 def numbers(draws, model, everything=True):
     """What functions say of draws of a network, as plain numbers."""
     predicted = ba.predict(draws, model.test_path_inputs)
     found = {
-        "diagnose": ba.diagnostics.diagnose(draws).to_dict(),
-        "summary": ba.diagnostics.summary(draws),
+        "diagnose": ba.diagnose(draws).to_dict(),
+        "summary": summary(draws),
         "predict": [predicted.mean.tolist(), predicted.variance.tolist(), predicted.error.tolist()],
     }
     if not everything:
         return found
     sampled = np.eye(model.architecture.rows)
-    held = ba.validate(model, draws, prediction=Predicted(sampled, 1.1 * sampled, 0.1, None))
+    held = ba.validate(draws, model=model, prediction=Predicted(sampled, 1.1 * sampled, 0.1, None))
     return found | {
         "validate": [held.order_parameter.tolist(), held.error.tolist(), held.rhat.tolist(), held.alignment.to_dict()],
-        "weights": float(sum(ba.collapsed.weights(draws, model, thin=20).sum().to_array())),
+        "weights": float(sum(ba.weights(draws, model=model, thin=20).sum().to_array())),
         "readouts": mean_predictor.readout_batches(model, draws).tolist(),
         "log_likelihood": ba.with_groups(draws, "log_likelihood")["log_likelihood"]["labels"].values.tolist(),
     }
@@ -100,8 +104,8 @@ def test_joins_along_chains_say_what_concat_says(model, several, said, join):
 
 def test_accuracy_of_joined_draws_is_that_of_all_their_predictions(model, several):
     labels = np.array([1.0, -1.0, 1.0])
-    for joined in (xr.concat(several, dim="chain"), xr.concat(several, dim="draw"), ba.concat(several)):
-        row = ba.diagnostics.summary(joined)[-1]
+    for joined in (xr.concat(several, dim="chain"), xr.concat(several, dim="draw"), concat(several)):
+        row = summary(joined)[-1]
         mean = np.mean([tree["posterior"]["prediction"].values.mean((0, 1)) for tree in several], axis=0)
         share = np.mean(np.sign(mean) == labels)
         assert row["mean"] == share
@@ -113,10 +117,10 @@ def test_accuracy_of_joined_draws_is_that_of_all_their_predictions(model, severa
 
 
 def test_joins_of_draws_of_a_latent_and_of_groups_of_arviz(model, several, latent):
-    joined, own = xr.concat(latent, dim="chain"), ba.concat(latent)
-    assert ba.diagnostics.diagnose(joined).to_dict() == ba.diagnostics.diagnose(own).to_dict()
+    joined, own = xr.concat(latent, dim="chain"), concat(latent)
+    assert ba.diagnose(joined).to_dict() == ba.diagnose(own).to_dict()
     with_more = [ba.with_groups(tree, prior_draws=20) for tree in several]
-    own = ba.concat(with_more)
+    own = concat(with_more)
     assert own["log_likelihood"]["labels"].shape == (4, 60, 6)
     assert own["prior"].to_dataset().sizes["draw"] == 20
     joined = xr.concat(with_more, dim="chain")
@@ -126,19 +130,19 @@ def test_joins_of_draws_of_a_latent_and_of_groups_of_arviz(model, several, laten
 
 
 def test_trees_runs_and_folders_are_put_together_and_again(model, several, run):
-    whole = ba.concat([several[0], run, several[1]])
+    whole = concat([several[0], run, several[1]])
     assert whole["posterior"]["chain"].values.tolist() == [0, 1, 2, 3, 4, 5]
     parts = [several[0], run.draws(), several[1]]
     for name in ("order_parameter", "prediction", "bartlett"):
         expected = np.concatenate([part["posterior"][name].values for part in parts])
         np.testing.assert_array_equal(whole["posterior"][name].values, expected)
     xr.testing.assert_identical(whole["observed_data"].to_dataset(), several[0]["observed_data"].to_dataset())
-    in_two_steps = ba.concat([ba.concat([several[0], str(run.path)]), several[1]])
+    in_two_steps = concat([concat([several[0], str(run.path)]), several[1]])
     assert json.loads(in_two_steps.attrs[ATTRIBUTE]) == json.loads(whole.attrs[ATTRIBUTE])
-    halves = ba.concat([several[0].isel(chain=[1]), several[0].isel(chain=[0])])
-    assert ba.diagnostics.diagnose(halves).chains == 2
+    halves = concat([several[0].isel(chain=[1]), several[0].isel(chain=[0])])
+    assert ba.diagnose(halves).chains == 2
     with pytest.raises(ValueError, match=r"got draws\[0\] and draws\[1\] both of seed 5, chain 0"):
-        ba.concat([whole, run])
+        concat([whole, run])
 
 
 def changed(tree, group, **variables):
@@ -151,13 +155,13 @@ OF_BOTH = {
     "validate": ba.validate,
     "predict": lambda model, draws: ba.predict(draws, model.test_path_inputs, model=model),
     "with_groups": lambda model, draws: ba.with_groups(draws, "prior", model=model),
-    "weights": lambda model, draws: ba.collapsed.weights(draws, model),
+    "weights": lambda model, draws: ba.weights(draws, model=model),
     "readouts": mean_predictor.readout_batches,
 }
 """Functions that take draws and the model that they should be of."""
 TAKE_DRAWS = {
-    "diagnose": lambda model, draws: ba.diagnostics.diagnose(draws),
-    "summary": lambda model, draws: ba.diagnostics.summary(draws),
+    "diagnose": lambda model, draws: ba.diagnose(draws),
+    "summary": lambda model, draws: summary(draws),
     "heads": lambda model, draws: ba.heads(draws),
     "head_losses": lambda model, draws: ba.head_losses(draws),
     "correlations": lambda model, draws: ba.heads(draws).correlations(),
@@ -165,7 +169,7 @@ TAKE_DRAWS = {
     "predict alone": lambda model, draws: ba.predict(draws, model.test_path_inputs),
     "groups alone": lambda model, draws: ba.with_groups(draws, "log_prior"),
     "prior alone": lambda model, draws: ba.with_groups(draws, "prior"),
-    "concat": lambda model, draws: ba.concat([draws]),
+    "concat": lambda model, draws: concat([draws]),
     "grade": lambda model, draws: ba.grade(draws, "one_head"),
     "figure": lambda model, draws: plots.run_figure(draws),
     "theory figure": lambda model, draws: plots.validation_figure(draws),
@@ -195,7 +199,7 @@ def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
         ([a, 3], "draws must be the result of bayesattn.sample, a Run or a run's folder, got 3"),
     ):
         with pytest.raises(ValueError, match=message):
-            ba.concat(draws)
+            concat(draws)
     for joined, message in (
         (xr.concat([a, a], dim="chain"), "must be of other seeds, got the same draws twice"),
         (xr.concat([a, a], dim="draw"), "must be of other seeds, got the same draws twice"),
@@ -259,7 +263,7 @@ def test_what_decides_no_posterior_may_differ(model, several):
     theory = Predicted(np.eye(2), 1.1 * np.eye(2), 0.1, None)
     expected = several[0]["posterior"]["order_parameter"].values.mean((0, 1))
     for same in (model, other, near):
-        found = ba.validate(same, several[0], prediction=theory)
+        found = ba.validate(several[0], model=same, prediction=theory)
         np.testing.assert_allclose(found.order_parameter, expected, rtol=1e-12)
 
 
@@ -296,7 +300,7 @@ def test_all_that_take_draws_refuse_what_xarray_reads_as_nan(model, run, tmp_pat
     shutil.copytree(run.path, tmp_path / "run")
     monkeypatch.setattr("bayesattn.models.trees.BLOCK_ENTRIES", 100)
     if what == "draws":
-        assert ba.diagnostics.summary(xr.open_datatree(tmp_path / "run", engine="zarr")) == run.summary()
+        assert summary(xr.open_datatree(tmp_path / "run", engine="zarr")) == run.summary()
     files, name = MISSING[what]
     chunks = [*(tmp_path / "run").glob(files)] or [*(tmp_path / "run").glob(files.replace("c.1.1", "c.1.0"))]
     assert chunks
@@ -304,14 +308,14 @@ def test_all_that_take_draws_refuse_what_xarray_reads_as_nan(model, run, tmp_pat
         chunk.unlink()
     draws = xr.open_datatree(tmp_path / "run", engine="zarr")
     for function in TAKE_DRAWS.values():
-        with pytest.raises(ba.BayesattnError, match=rf"draws must be finite, got {name}.* run\.draws\(\) of a"):
+        with pytest.raises(BayesattnError, match=rf"draws must be finite, got {name}.* run\.draws\(\) of a"):
             function(model, draws)
 
 
 def test_arrays_and_queries_that_are_not_finite_are_refused(model, several):
     sampled = several[0]["posterior"]["order_parameter"].values.copy()
     sampled[0, 3, 0, 1] = np.nan
-    with pytest.raises(ba.BayesattnError, match="order_parameters must be finite, got nan"):
+    with pytest.raises(BayesattnError, match="order_parameters must be finite, got nan"):
         mean_predictor.readout_batches(model, sampled)
     attention = zoo_model("attention")
     values = {"order_parameter": (("path", "other_path"), np.eye(2))}
@@ -319,7 +323,7 @@ def test_arrays_and_queries_that_are_not_finite_are_refused(model, several):
         values[name] = (("head_1", "key_feature", "feature"), np.full((2, 2, 2), np.nan if name == "keys_1" else 0.0))
     drawn = xr.Dataset({name: xr.DataArray(array, dims=dims) for name, (dims, array) in values.items()})
     draws = xr.DataTree.from_dict({"posterior": drawn.expand_dims(chain=2, draw=5)})
-    with pytest.raises(ba.BayesattnError, match=r"draws must be finite, got posterior\['keys_1'\] with NaN"):
+    with pytest.raises(BayesattnError, match=r"draws must be finite, got posterior\['keys_1'\] with NaN"):
         ba.predict(draws, attention.test_inputs, model=attention)
 
 
@@ -334,7 +338,7 @@ def written(tree, folder, form):
 TREES = {
     "of a run": lambda several, run: run.draws(),
     "with groups": lambda several, run: ba.with_groups(several[0], prior_draws=5),
-    "put together": lambda several, run: ba.concat([several[0], run]),
+    "put together": lambda several, run: concat([several[0], run]),
     "put together by xarray": lambda several, run: xr.concat([several[0], run.draws()], dim="chain"),
     "some draws, by xarray": lambda several, run: xr.open_datatree(run.path, engine="zarr").isel(
         chain=[1], draw=slice(20, None)
@@ -374,7 +378,7 @@ def test_a_fingerprint_is_computed_once_of_data_that_nobody_can_change(model, mo
 def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):
     expected = [axes.get_title() for axes in plots.run_figure(run).axes]
     assert len(expected) > 8
-    for draws in (str(run.path), xr.concat(several, dim="chain"), ba.concat([*several, run])):
+    for draws in (str(run.path), xr.concat(several, dim="chain"), concat([*several, run])):
         figure = plots.run_figure(draws)
         assert {axes.get_title() for axes in figure.axes} == {*expected}
         assert "model, N = 3, T = 0.5, nuts (collapsed), " in figure.get_suptitle()

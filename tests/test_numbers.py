@@ -87,7 +87,7 @@ def numbers(name, parameterisations=("collapsed", "path"), verdicts=VERDICTS):
         searched["log_evidence"] = np.asarray(ba.theory.evidence(model, seed=0).log_evidence)
     if name in verdicts:
         draws = ba.sample(model, sampler="nuts", chains=2, warmup=50, draws=200, seed=0)
-        checked = ba.validate(model, draws)
+        checked = ba.validate(draws, model=model)
         searched["expected"], searched["deviation"] = np.asarray(checked.expected), np.asarray(checked.deviation)
     return exact, searched
 

@@ -13,11 +13,12 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn import cli, plots, runs, sweep
+from bayesattn import runs
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
+from bayesattn.jobs import cli, plots, sweep
 from bayesattn.jobs.plots import style
 from bayesattn.jobs.report import report
 from bayesattn.jobs.runs import folder

@@ -14,11 +14,11 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.legend import Legend
 
-import bayesattn as ba
-from bayesattn import cli, plots, runs
+from bayesattn import models, runs
 from bayesattn.checks.accuracy import Accuracy, Gain
 from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.ranks import chain_band, chain_ecdfs
+from bayesattn.jobs import cli, plots
 from bayesattn.jobs.plots import style
 from bayesattn.jobs.plots.diagnostics import scalars
 from bayesattn.jobs.plots.run import draw, lacking
@@ -282,7 +282,7 @@ def test_a_page_of_a_run_holds_all_kinds_and_says_what_it_is(run):
 
 def test_kinds_without_anything_to_show_are_left_out_and_named(tmp_path):
     """One chain of a latent, which predicts nothing, by a sampler without energy."""
-    model = ba.models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    model = models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
     run = runs.sample(model, tmp_path / "one", **LIGHT | {"parameterisation": "latent", "chains": 1})
     missing = {
         "energy": "the sampler has no energy",

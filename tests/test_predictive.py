@@ -12,11 +12,12 @@ import xarray as xr
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn import predictive, runs
+from bayesattn import models, predictive, runs
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.description import ATTRIBUTE
+from bayesattn.prediction import score
 from tests.posteriors import exact_scalar_posterior, tiny_model
 from tests.statistics import agree, likely, mean_of, near
 from tests.zoo import LIGHT
@@ -212,7 +213,7 @@ def test_errors_of_variances_are_those_of_independent_draws():
 
 def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
     """Of classes exactly, of the Gaussian likelihood up to the Monte Carlo error of a share of the draws."""
-    stored, predicted = ba.score(drawn[3]), ba.predict(drawn[3], model.test_path_inputs)
+    stored, predicted = score(drawn[3]), ba.predict(drawn[3], model.test_path_inputs)
     expected = predicted.scores(model.test_labels)
     assert stored.accuracy == expected.accuracy
     right = drawn[3]["posterior"].to_dataset()["prediction"] * model.test_labels > 0
@@ -230,13 +231,13 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
     variables["readout"] = (("chain", "draw", "path", "feature"), readout)
     variables["prediction"] = (("chain", "draw", "test_example", "output"), outputs)
     draws = xr.DataTree.from_dict({"posterior": xr.Dataset(variables)})
-    one = ba.score(draws, model=classes)
+    one = score(draws, model=classes)
     all_at_once = ba.predict(draws, classes.test_path_inputs, model=classes).scores(classes.test_labels)
     for name in ("accuracy", "log_score", "calibration_error"):
         assert getattr(one, name) == pytest.approx(getattr(all_at_once, name), rel=1e-12)
     gaussian = ba.Model(**data, temperature=0.7)
     right = outputs.mean((0, 1)).argmax(1) == classes.test_labels.argmax(1)
-    assert ba.score(draws, model=gaussian).accuracy == right.mean()
+    assert score(draws, model=gaussian).accuracy == right.mean()
     broken = draws.copy(deep=True)
     broken["posterior"]["prediction"][0, 0, 0, 0] = np.nan
     for of, draws_of_it, message in (
@@ -245,7 +246,7 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
         (classes, broken, r"draws must be finite, got posterior\['prediction'\]"),
     ):
         with pytest.raises(ValueError, match=message):
-            ba.score(draws_of_it, model=of)
+            score(draws_of_it, model=of)
 
 
 def test_replicated_labels_have_the_moments_of_predictions(model, drawn):
@@ -323,7 +324,7 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
     singular = model.replace(path_inputs=np.repeat(model.path_inputs[:1], 6, 0), labels=np.ones(6), temperature=1e-18)
     with pytest.raises(FloatingPointError, match="a prediction is not finite: K"):
         ba.predict(given_u(model, [[1.0]], 2), inputs, model=singular.replace(tokens=None))
-    latent = ba.models.LatentModel(features=np.ones((3, 2)), values=np.ones((3, 1)), noise=1.0, prior=1.0)
+    latent = models.LatentModel(features=np.ones((3, 2)), values=np.ones((3, 1)), noise=1.0, prior=1.0)
     of_latent = ba.from_numpyro({"latent": np.zeros((1, 5, 1, 2))}, latent, "latent")
     bare = xr.DataTree.from_dict({"posterior": xr.Dataset({"a": 1.0})})
     narrow = tiny_model(heads=(2, 2), widths=(2, 3, 4), variances=(1.2, 0.9, 1.1, 0.8))

@@ -5,6 +5,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import attention
+from bayesattn.errors import BayesattnError
 
 
 def cache_of(seed=0, examples=5, heads=3, tokens=4, features=6, layers=3):
@@ -60,17 +61,17 @@ def test_padding_without_a_mask_is_said():
 def test_a_missing_share_and_scores_are_told_from_rounding():
     cache, mask = cache_of()
     sinks = cache | {("pattern", 1): cache["pattern", 1] * np.float32(0.99)}
-    with pytest.raises(ba.BayesattnError, match=r"off by 0.01 \(a share is missing, as that of attention sinks\)"):
+    with pytest.raises(BayesattnError, match=r"off by 0.01 \(a share is missing, as that of attention sinks\)"):
         attention.from_cache(sinks, layers=(1,), mask=mask)
     with pytest.warns(UserWarning, match="as small as 0.99 and never above 1: a share, as that of attention sinks"):
         attention.from_cache(sinks, layers=(1,), mask=mask, renormalise=0.02)
     rounded = cache["pattern", 1] * np.linspace(0.99, 1.01, 4, dtype=np.float32)[:, None]
-    with pytest.raises(ba.BayesattnError, match=r"off by 0.01 \(half precision explains this\)"):
+    with pytest.raises(BayesattnError, match=r"off by 0.01 \(half precision explains this\)"):
         attention.from_cache(cache | {("pattern", 1): rounded}, layers=(1,), mask=mask)
     scores = cache["pattern", 1] - mask[:, None, None] * np.float32(0.5)
-    with pytest.raises(ba.BayesattnError, match=r"\(scores before the softmax are not attention\)"):
+    with pytest.raises(BayesattnError, match=r"\(scores before the softmax are not attention\)"):
         attention.from_cache(cache | {("pattern", 1): scores}, layers=(1,), mask=mask)
-    with pytest.raises(ba.BayesattnError, match=r"a share is missing, as that of attention sinks; renormalise=0.02"):
+    with pytest.raises(BayesattnError, match=r"a share is missing, as that of attention sinks; renormalise=0.02"):
         attention.paths_from_matrices(cache["resid_pre", 1], [sinks["pattern", 1]], "mean", mask)
 
 
@@ -141,16 +142,16 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(message):
     given = {"layers": (1,), "mask": mask} | BAD[message]
     for name in given.keys() & {"pattern", "resid_pre", "resid_post"}:
         cache[name, 1] = given.pop(name)(cache[name, 1])
-    with pytest.raises(ba.BayesattnError, match=message):
+    with pytest.raises(BayesattnError, match=message):
         attention.from_cache(cache, **given)
 
 
 def test_components_must_be_there():
     cache, mask = cache_of()
     inputs = cache["resid_pre", 0]
-    with pytest.raises(ba.BayesattnError, match="features must be a whole number of at most 6, got 7"):
+    with pytest.raises(BayesattnError, match="features must be a whole number of at most 6, got 7"):
         attention.principal_components(inputs, 7, mask)
-    with pytest.raises(ba.BayesattnError, match="inputs must hold tokens that differ, got equal ones"):
+    with pytest.raises(BayesattnError, match="inputs must hold tokens that differ, got equal ones"):
         attention.principal_components(np.ones((2, 3, 4)), 2)
-    with pytest.raises(ba.BayesattnError, match=r"inputs must have shape \(examples, tokens, 6\)"):
+    with pytest.raises(BayesattnError, match=r"inputs must have shape \(examples, tokens, 6\)"):
         attention.principal_components(inputs, 2, mask)(np.ones((2, 3, 4)))

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import cli, exchangeable
 from bayesattn.checks.verdict import VERDICTS
+from bayesattn.jobs import cli
 from bayesattn.jobs.sweep.plan import SweepTable
+from bayesattn.questions import exchangeable
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -16,12 +16,14 @@ import xarray as xr
 from matplotlib.colors import to_rgb
 
 import bayesattn as ba
-from bayesattn import exchangeable, report, runs
+from bayesattn import runs
 from bayesattn.checks.predicted import predicted
-from bayesattn.jobs import tables
+from bayesattn.jobs import report, tables
 from bayesattn.jobs.plots.style import ON_DARK, ON_LIGHT, palette
 from bayesattn.jobs.report import figures
+from bayesattn.joining import concat
 from bayesattn.models import LatentModel
+from bayesattn.questions import exchangeable
 from bayesattn.theory import problem
 from tests.posteriors import tiny_model
 from tests.zoo import LIGHT, QUICK
@@ -88,7 +90,7 @@ def test_labels_that_are_all_0_have_a_report(tmp_path):
     zero = model.replace(labels=0 * model.labels, test_labels=0 * model.test_labels)
     text = sampled_page(zero, tmp_path)
     assert not re.search(r"\bnan\b", re.sub(r"data:image[^\"]*", "", text), re.IGNORECASE)
-    found = ba.validate(zero, tmp_path / "run")
+    found = ba.validate(tmp_path / "run", model=zero)
     assert found.directions is None
     assert found.accuracy is None
 
@@ -296,7 +298,7 @@ def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(zoo, unp
     assert text.count("entry of U</th>") == 1
     assert "saddle</th>" not in text
     with pytest.raises(ValueError, match="at most 1 coordinates of its order parameters for an expansion"):
-        ba.validate(run.model, run.draws())
+        ba.validate(run.draws(), model=run.model)
 
 
 def test_runs_of_other_data_have_figures_of_their_own():
@@ -337,7 +339,7 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     assert f"{model.name}: theory against draws at N = 3, 5, T = {model.temperature:g}, seeds together" in captions
     # Four runs and one pool share the level.
     assert levels == [0.01 / 5] * 5
-    pooled = ba.validate(model, ba.concat([tmp_path / folder for folder in "abd"]), level=0.01 / 5)
+    pooled = ba.validate(concat([tmp_path / folder for folder in "abd"]), model=model, level=0.01 / 5)
     assert pooled.statement() in html.unescape(together)
 
 

@@ -7,12 +7,14 @@ import pytest
 from matplotlib.axes import Axes
 
 import bayesattn as ba
-from bayesattn import plots, runs
+from bayesattn import runs
 from bayesattn._util.checks import shown
 from bayesattn._util.text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.checks.accuracy import accuracy_of, percent
 from bayesattn.checks.predicted import Predicted
+from bayesattn.checks.validation import Validation
 from bayesattn.classes import class_accuracy, class_scores
+from bayesattn.jobs import plots
 from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
 from bayesattn.models.arviz import data_groups
@@ -42,7 +44,7 @@ def run(zoo, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def validation(model, draws):
     solved = np.asarray(ba.theory.solve(model).order_parameter)
-    return ba.validate(model, draws, prediction=Predicted(solved, 1.1 * solved, 0.1, None))
+    return ba.validate(draws, model=model, prediction=Predicted(solved, 1.1 * solved, 0.1, None))
 
 
 def title_of(thing):
@@ -157,7 +159,7 @@ def test_classes_and_their_scores_tell_names_counts_and_errors():
 
 
 def test_diagnostics_and_accuracies_print_no_floods(model, draws):
-    diagnosis = ba.diagnostics.diagnose(draws)
+    diagnosis = ba.diagnose(draws)
     assert title_of(diagnosis) == "Diagnostics of 2 chains of 60 draws"
     assert "R-hat is" in repr(diagnosis).splitlines()[1]
     right, wrong = model.test_labels, -model.test_labels
@@ -209,7 +211,7 @@ def test_nothing_damaged_or_half_made_raises(run):
     assert "is damaged" in repr(run)
     assert "mala" in repr(run)
     shutil.rmtree(run.path)
-    for thing in (run, runs.Run.__new__(runs.Run), ba.Model.__new__(ba.Model), ba.Validation.__new__(ba.Validation)):
+    for thing in (run, runs.Run.__new__(runs.Run), ba.Model.__new__(ba.Model), Validation.__new__(Validation)):
         assert title_of(thing)
         assert thing._repr_html_().startswith("<div>")
     assert "cannot be shown" in repr(ba.Model.__new__(ba.Model))
@@ -217,7 +219,7 @@ def test_nothing_damaged_or_half_made_raises(run):
 
 def test_errors_show_the_title_alone(model):
     with pytest.raises(ValueError, match=r"^draws must be the result of bayesattn.sample, .*got Model '<b>tiny</b>'$"):
-        ba.validate(model, model)
+        ba.validate(model, model=model)
     assert shown(model) == "Model '<b>tiny</b>'"
     assert "\n" not in shown([np.eye(2), (model, 1)])
 

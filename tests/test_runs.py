@@ -12,7 +12,9 @@ import zarr
 
 import bayesattn as ba
 from bayesattn import runs
+from bayesattn.checks.diagnostics import summary
 from bayesattn.jobs.runs import provenance, sampling, store
+from bayesattn.joining import concat
 from bayesattn.models.description import described
 from bayesattn.samplers import SAMPLERS
 from bayesattn.samplers import blocks as block_runner
@@ -324,10 +326,10 @@ def test_the_first_draws_of_a_longer_run_may_be_asked_for(model, made, interrupt
     shorter = runs.sample(model, folder, **JOB | {"draws": 40})
     expected = ba.sample(model, **JOB | {"draws": 40})
     assert shorter.drawn == 40
-    for draws in (shorter.draws(), ba.concat([shorter])):
+    for draws in (shorter.draws(), concat([shorter])):
         for name, values in expected["posterior"].data_vars.items():
             np.testing.assert_array_equal(draws["posterior"][name].values, values.values)
-    assert shorter.summary() == ba.diagnostics.summary(expected)
+    assert shorter.summary() == summary(expected)
     assert shorter.diagnose().draws == 40
     assert runs.sample(model, folder, **JOB).summary() == runs.Run(made / "complete").summary() != shorter.summary()
     assert contents(folder) == whole

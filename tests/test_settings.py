@@ -15,6 +15,7 @@ import xarray as xr
 import bayesattn as ba
 from bayesattn.checks import mean_predictor
 from bayesattn.checks.predicted import predicted
+from bayesattn.questions import exchangeable
 from tests.posteriors import tiny_model
 from tests.zoo import LIGHT
 
@@ -60,7 +61,7 @@ def results(model):
         "path_inputs": ba.attention.path_inputs(inputs, [inputs[:2, :2]]),
         "matrices": ba.attention.matrices(inputs, [inputs[:2, :2]]),
         "sample": {name: node.to_dataset() for name, node in draws.children.items()},
-        "weights": ba.collapsed.weights(ba.from_vectors(inputs[:1, :2], model), model, seed=0),
+        "weights": ba.weights(ba.from_vectors(inputs[:1, :2], model), model=model, seed=0),
         "predict": ba.predict(draws, model.test_path_inputs, keep_draws=True, model=model),
         "with_groups": ba.with_groups(draws, prior_draws=5)["prior"].to_dataset(),
         "solve": tuple(saddle),
@@ -74,17 +75,17 @@ def results(model):
         "evidence": ba.theory.evidence(model, particles=8),
         "finite_width": tuple(ba.theory.finite_width(model)),
         "predicted": predicted(model),
-        "validate": ba.validate(model, draws).to_dict(),
+        "validate": ba.validate(draws, model=model).to_dict(),
         "gp_mean": mean_predictor.gp_mean(model),
-        "diagnose": ba.diagnostics.diagnose(draws).to_dict(),
-        "cme_attention": ba.exchangeable.cme_attention(keys[0], keys[1], inputs[1], ridge=1e-6, kernel="gaussian"),
-        "softmax_attention": ba.exchangeable.softmax_attention(keys[0], keys[1], inputs[1], bandwidth=0.1),
-        "cme_covariance": ba.exchangeable.cme_covariance(keys[0], keys[1], noise=0.1, prior=1.0, kernel="linear"),
-        "latent_posterior": ba.exchangeable.latent_posterior(keys[0], inputs[0], noise=1e-4, prior=1.0),
-        "query_posterior": ba.exchangeable.query_posterior(keys[0], inputs[0], keys[1], noise=1e-4, prior=1.0),
-        "gram": ba.exchangeable.gram("exponential", keys[0], keys[1], 0.1),
-        "log_evidence": ba.exchangeable.log_evidence(
-            ba.exchangeable.gram("linear", keys[0], keys[0]), inputs[0], noise=1e-3, prior=1.0
+        "diagnose": ba.diagnose(draws).to_dict(),
+        "cme_attention": exchangeable.cme_attention(keys[0], keys[1], inputs[1], ridge=1e-6, kernel="gaussian"),
+        "softmax_attention": exchangeable.softmax_attention(keys[0], keys[1], inputs[1], bandwidth=0.1),
+        "cme_covariance": exchangeable.cme_covariance(keys[0], keys[1], noise=0.1, prior=1.0, kernel="linear"),
+        "latent_posterior": exchangeable.latent_posterior(keys[0], inputs[0], noise=1e-4, prior=1.0),
+        "query_posterior": exchangeable.query_posterior(keys[0], inputs[0], keys[1], noise=1e-4, prior=1.0),
+        "gram": exchangeable.gram("exponential", keys[0], keys[1], 0.1),
+        "log_evidence": exchangeable.log_evidence(
+            exchangeable.gram("linear", keys[0], keys[0]), inputs[0], noise=1e-3, prior=1.0
         ),
     }
 

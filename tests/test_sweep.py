@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bayesattn import runs, sweep
+from bayesattn import runs
+from bayesattn.jobs import sweep
 from bayesattn.jobs.sweep import clusters, execute
 from tests.test_cli import SMALL
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.errors import BayesattnError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -114,7 +115,7 @@ def read(model, batch, **options):
     layers = (0, 3)
     try:
         return ba.attention.from_transformers(model, batch, layers, **options), layers
-    except ba.BayesattnError as error:
+    except BayesattnError as error:
         if not (named := re.search(r"layers with attention, \[([\d, ]+)\]", str(error))):
             raise
     numbers = [int(number) for number in named[1].split(", ")]
@@ -150,7 +151,7 @@ def outcomes(kinds):
         if (model := tiny(kind)) is not None:
             try:
                 found[kind] = compared(model)
-            except ba.BayesattnError as error:
+            except BayesattnError as error:
                 found[kind] = str(error)
     return found
 
@@ -213,5 +214,5 @@ def test_attention_is_paired_with_the_states_of_its_own_layer(kind):
         np.testing.assert_allclose(found.inputs, inputs[layer % 4], atol=1e-6)
         assert found.head_names[0][0] == f"{layer % 4}.0"
     for layer in (0, 2):
-        with pytest.raises(ba.BayesattnError, match=rf"layers with attention, \[1, 3\], got \[{layer}\]"):
+        with pytest.raises(BayesattnError, match=rf"layers with attention, \[1, 3\], got \[{layer}\]"):
             ba.attention.from_transformers(model, batch, (layer,))

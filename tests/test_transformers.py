@@ -13,6 +13,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn.attention import from_transformers as read
+from bayesattn.errors import BayesattnError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -41,7 +42,7 @@ def albert():
 
 
 def refused(message):
-    return pytest.raises(ba.BayesattnError, match=message)
+    return pytest.raises(BayesattnError, match=message)
 
 
 def warned(message):

@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn import plots
 from bayesattn.checks import alignment, mean_predictor, validation
 from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, next_order
 from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.scaling import remainder, scaling
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, VERDICTS, overall
+from bayesattn.jobs import plots
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 from tests.statistics import agree, likely, mean_of
 
@@ -39,7 +39,7 @@ def reference_draws(model):
 
 @pytest.fixture(scope="module")
 def reference_validation(model, reference_draws):
-    return ba.validate(model, reference_draws)
+    return ba.validate(reference_draws, model=model)
 
 
 def test_good_path_at_width_ten(reference_draws, hidden_markov):
@@ -71,7 +71,7 @@ def without_test_examples(model, reference_draws):
 
     def validated(corrected, draws=reference_draws, first_order=1e-9, variance=0.1, **settings):
         theory = Predicted(corrected * (1 - first_order), corrected, variance, None)
-        return ba.validate(model, draws, prediction=theory, **settings)
+        return ba.validate(draws, model=model, prediction=theory, **settings)
 
     return validated
 
@@ -104,7 +104,7 @@ def test_mean_predictor_by_two_routes(model, reference_draws, reference_validati
 
 
 def test_a_wrong_temperature_fails(model, reference_draws):
-    wrong = ba.validate(model, reference_draws, prediction=predicted(model.replace(temperature=0.02)))
+    wrong = ba.validate(reference_draws, model=model, prediction=predicted(model.replace(temperature=0.02)))
     assert wrong.usable
     assert wrong.verdict == DOES_NOT_HOLD
     assert not wrong.holds
@@ -118,7 +118,10 @@ def test_a_wrong_temperature_fails(model, reference_draws):
 
 
 def test_a_wrong_width_fails(model, hidden_markov_model, reference_draws):
-    assert ba.validate(model, reference_draws, prediction=predicted(hidden_markov_model(11))).verdict == DOES_NOT_HOLD
+    assert (
+        ba.validate(reference_draws, model=model, prediction=predicted(hidden_markov_model(11))).verdict
+        == DOES_NOT_HOLD
+    )
 
 
 def test_few_draws_cannot_tell(model, reference_draws):
@@ -127,7 +130,7 @@ def test_few_draws_cannot_tell(model, reference_draws):
     They show agreement within a margin that is wide enough.
     """
     draws, theory = first(reference_draws, 200), predicted(model)
-    few, wide = (ba.validate(model, draws, margin=margin, prediction=theory) for margin in (0.02, 0.2))
+    few, wide = (ba.validate(draws, model=model, margin=margin, prediction=theory) for margin in (0.02, 0.2))
     assert few.usable, few.doubts()
     assert few.failures() == []
     assert few.verdict == CANNOT_TELL
@@ -188,7 +191,7 @@ def test_what_is_compatible_exceeds_what_would_have_been_flagged_only_with_the_r
         saddle = corrected.copy()
         saddle[path, path] *= 0.99
         theory = Predicted(saddle, corrected, np.full((4, 4), left_out / 0.01 - 0.01), None)
-        found = ba.validate(drawn.model, draws, margin=0.9, prediction=theory)
+        found = ba.validate(draws, model=drawn.model, margin=0.9, prediction=theory)
         assert found.entries.allowance[entry] == pytest.approx(left_out * corrected[path, path])
         assert found.verdict == HOLDS
         compatible, would_be = flagged(found.statement())
@@ -239,7 +242,9 @@ def test_what_the_theory_leaves_out_is_allowed_on_networks_with_a_known_answer()
 def test_level_on_small_networks_with_a_skip_and_two_outputs(seed):
     """It holds; about the mode, with no more than the square of the first order allowed, it does not, by these draws."""
     model = random_network((2,), (1.0,), 2, 12, 0.3, seed, examples=12).replace(test_path_inputs=None)
-    found = ba.validate(model, ba.sample(model, chains=4, warmup=200, draws=1500, seed=seed, keep=("order_parameter",)))
+    found = ba.validate(
+        ba.sample(model, chains=4, warmup=200, draws=1500, seed=seed, keep=("order_parameter",)), model=model
+    )
     assert found.holds, found.statement()
 
 
@@ -262,7 +267,7 @@ def test_level_and_power_on_random_networks(letter, heads, skips, outputs):
         model = random_network(heads, skips, outputs, (20, 40)[number % 2], temperature, seed)
         draws = ba.sample(model, chains=4, warmup=200, draws=1000, seed=number, keep=("order_parameter",))
         theory = predicted(model)
-        right = ba.validate(model, draws, prediction=theory)
+        right = ba.validate(draws, model=model, prediction=theory)
         assert right.usable, right.statement()
         hold += right.holds
         if right.verdict == DOES_NOT_HOLD:
@@ -276,7 +281,7 @@ def test_level_and_power_on_random_networks(letter, heads, skips, outputs):
             ("width x 1.5", predicted(wider)),
             ("saddle point alone", alone),
         ):
-            found[name] += ba.validate(model, draws, prediction=wrong).verdict == DOES_NOT_HOLD
+            found[name] += ba.validate(draws, model=model, prediction=wrong).verdict == DOES_NOT_HOLD
     print(f"{len(false)} false alarms, {hold} hold; of wrong theories found {dict(found)}, of 20 each", *false)
     likely(stats.binom.sf(len(false) - 1, 20, LEVEL))
     assert min(found.values()) >= 10, found
@@ -285,7 +290,7 @@ def test_level_and_power_on_random_networks(letter, heads, skips, outputs):
 def test_chains_that_disagree_decide_nothing(model, reference_draws):
     tree = reference_draws.copy(deep=True)
     tree["posterior"]["order_parameter"][0] *= 2
-    found = ba.validate(model, tree)
+    found = ba.validate(tree, model=model)
     assert not found.usable
     assert found.verdict == CANNOT_TELL
     assert not found.holds
@@ -414,7 +419,7 @@ def test_foreign_draws_are_refused(reference_draws):
         (reference_draws, {"level": 1}, "level must be below 1, got 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            ba.validate(tiny_model(heads=(2,)), draws, **settings)
+            ba.validate(draws, model=tiny_model(heads=(2,)), **settings)
 
 
 def test_gp_limit_of_a_group_is_a_network_of_those_paths(model):

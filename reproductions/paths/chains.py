@@ -310,7 +310,7 @@ def _drawn(
         settings.progress(f"{model.name}: draws at N = {width}")
         network = model.replace(width=width)
         drawn = sample(network, warmup=warmup, draws=draws, seed=settings.seed, progress=False)
-        results.append(validate(network, drawn, level=LEVEL / len(widths)))
+        results.append(validate(drawn, model=network, level=LEVEL / len(widths)))
     own = [result.accuracy for result in results if result.accuracy is not None]
     if more is None:
         return results, own

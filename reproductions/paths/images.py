@@ -79,7 +79,7 @@ def _trained(model: Model, drawn: Any, seed: int) -> Trained:
     return Trained(
         OneShot(**{field.name: model.task[field.name] for field in dataclasses.fields(OneShot)}),
         model,
-        validate(model, drawn),
+        validate(drawn, model=model),
         pruning.compare(model, drawn["posterior"]["order_parameter"].values, weights, seed),
         pruning.trained_readout(weights, model.architecture),
     )

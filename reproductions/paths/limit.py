@@ -69,7 +69,7 @@ def teacher(
 def _validated(width: int, seed: int, number: int, draws: int) -> Validation:
     model = teacher(width, (2,), np.random.default_rng([seed, width, number]))
     drawn = sample(model, warmup=200, draws=draws, seed=seed, progress=False)
-    return validate(model, drawn)
+    return validate(drawn, model=model)
 
 
 def orders(widths: tuple[int, ...], deviations: list[Mean], remaining: list[Mean]) -> list[Claim]:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayesattn import theory
-from bayesattn.models import Model, collapsed, token
+from bayesattn.models import Model, token
+from bayesattn.models.weights import weights as weights_of_draws
 from bayesattn.samplers import sample
 from bayesattn.tasks import TokenDataset
 from reproductions.claims import Claim, Findings, mean_of
@@ -188,7 +189,7 @@ def predictor(model: Model, weights: dict[str, np.ndarray]) -> list[Claim]:
 def order_parameter_of_weights(model: Model, draws: Any, seed: int) -> Claim:
     """U = w^pi . w^pi' / N_1 of weights made from draws, against the U that were drawn."""
     every = max(1, draws["posterior"].sizes["draw"] // LOOKED_AT)
-    weights = collapsed.weights(draws, model, seed=seed, thin=every).isel(chain=0)
+    weights = weights_of_draws(draws, model=model, seed=seed, thin=every).isel(chain=0)
     drawn = draws["posterior"]["order_parameter"].isel(chain=0).sel(draw=weights["draw"].values).values
 
     def largest(first_fastest: bool) -> float:

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from bayesattn import exchangeable as ex
 from bayesattn.models import LatentModel
+from bayesattn.questions import exchangeable as ex
 from bayesattn.samplers import sample
 from reproductions.claims import Claim, Findings, Panel, curve_of, mean_of, worst
 from reproductions.tokens import finite_latents as finite

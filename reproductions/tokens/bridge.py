@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn import attention, runs
-from bayesattn import exchangeable as ex
 from bayesattn.models import LatentModel
+from bayesattn.questions import exchangeable as ex
 from bayesattn.questions.exchangeable import rates
 from reproductions.claims import Claim, Curve, Findings, Panel, listed, mean_of, worst
 from reproductions.tokens.bayes import CHAINS, chain_claims

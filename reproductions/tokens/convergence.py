@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn import exchangeable as ex
+from bayesattn.questions import exchangeable as ex
 from bayesattn.questions.exchangeable import rates
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, law_slope, mean_of, slope, worst
 from reproductions.tokens.simulation import (

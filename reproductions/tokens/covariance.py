@@ -3,8 +3,8 @@
 import numpy as np
 from scipy import linalg
 
-from bayesattn import exchangeable as ex
 from bayesattn.models import LatentModel
+from bayesattn.questions import exchangeable as ex
 from bayesattn.samplers import sample
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, curve_of, mean_of, worst
 from reproductions.tokens.bayes import CHAINS, EXACT

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bayesattn import exchangeable as ex
+from bayesattn.questions import exchangeable as ex
 from reproductions.claims import (
     Claim,
     Curve,

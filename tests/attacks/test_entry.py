@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import bayesattn as ba
-from bayesattn import cli, plots, report
 from bayesattn._util.progress import Bars
+from bayesattn.jobs import cli, plots, report
 from bayesattn.jobs.cli import screen, theory
 from bayesattn.jobs.plots.diagnostics import scalars, trace
 from bayesattn.jobs.plots.validation import order_parameter_against_width, order_parameters

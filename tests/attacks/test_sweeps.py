@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import distributed
 import pytest
 
-from bayesattn import runs, sweep
+from bayesattn import runs
+from bayesattn.jobs import sweep
 from bayesattn.jobs.sweep import clusters
 from bayesattn.jobs.sweep.plan import _name, flat
 from tests.processes import Started, run_command

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import attention, dataset, fixed_attention
+from bayesattn import attention, dataset, fixed_attention, models
 from bayesattn.models import bytes_needed
 from bayesattn.models.description import names_of
 from bayesattn.samplers import SAMPLERS, Job
@@ -69,7 +69,7 @@ def test_labels_that_are_no_numbers(name):
         (lambda value: ba.attention.matrices(np.ones((6, 2, 3)), [value[:2, :1, :] * np.ones((2, 3, 3))]), "weights"),
         (lambda value: ba.theory.kernel(np.eye(2), value, XI, ARCH), ""),
         (lambda value: ba.theory.predict(np.eye(2), ba.Model(**FIELDS), value), ""),
-        (lambda value: ba.models.LatentModel(features=value[0], values=Y[:2, None], noise=1.0, prior=1.0), "features"),
+        (lambda value: models.LatentModel(features=value[0], values=Y[:2, None], noise=1.0, prior=1.0), "features"),
     ],
 )
 def test_complex_arrays_are_refused_wherever_they_come_in(call, name):
@@ -217,7 +217,7 @@ def test_each_sampler_tells_its_options(sampler):
 
 def test_lists_of_options_are_used():
     job = Job(sampler="nuts", options={"max_tree_depth": [5, 8]})
-    assert kernel("nuts", ba.models.Collapsed, job.options)._max_tree_depth == (5, 8)
+    assert kernel("nuts", models.Collapsed, job.options)._max_tree_depth == (5, 8)
 
 
 JOBS = {
@@ -257,7 +257,7 @@ def test_draws_that_memory_cannot_hold(model):
 
 
 def test_misspelt_names_of_models(model):
-    refused(lambda: ba.collapsed.prepare(model, "lapalce"), "whitening must be one of", "did you mean 'laplace'?")
+    refused(lambda: models.collapsed.prepare(model, "lapalce"), "whitening must be one of", "did you mean 'laplace'?")
     refused(lambda: model.replace(temprature=3), "field of a model must be one of", "did you mean 'temperature'?")
 
 
@@ -266,7 +266,7 @@ def test_misspelt_names_of_models(model):
 def test_weights_that_memory_cannot_hold(model, parameterisation, width):
     wide = model.replace(width=width)
     with pytest.raises(ValueError, match=r"must fit into memory, .* use parameterisation 'collapsed'"):
-        ba.models.require_memory(wide, parameterisation, chains=10**3)
+        models.require_memory(wide, parameterisation, chains=10**3)
     if width == 10_000_000:
         refused(lambda: ba.sample(wide, parameterisation=parameterisation), "at N = 10000000")
 
@@ -314,7 +314,7 @@ def test_attention_is_made_when_it_is_asked_for(monkeypatch):
     model = tiny_model()
     assert not made
     model.replace(temperature=0.7, width=9)
-    ba.models.Path.of(model)
+    models.Path.of(model)
     assert not made
     [matrix] = model.tokens.matrices
     assert matrix.shape == (6, 1, 5, 5)
@@ -358,7 +358,7 @@ def test_what_has_been_checked_is_not_checked_again(model, monkeypatch):
             "labels must be 1 at the class of",
         ),
         ({"likelihood": ba.Poisson(), "labels": 1.5 + 0 * Y}, "labels must be counts, whole numbers of at least 0"),
-        ({"tokens": ba.models.Tokens(np.ones((6, 5, 3)), [np.full((6, 1, 5, 5), 0.2)], "last")}, "heads per layer"),
+        ({"tokens": models.Tokens(np.ones((6, 5, 3)), [np.full((6, 1, 5, 5), 0.2)], "last")}, "heads per layer"),
     ],
     ids=str,
 )

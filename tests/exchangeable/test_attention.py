@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bayesattn import exchangeable as ex
+from bayesattn.questions import exchangeable as ex
 
 RNG = np.random.default_rng(0)
 KEYS, QUERIES, VALUES = ex.uniform(RNG, 6, 3), ex.uniform(RNG, 2, 3), RNG.normal(size=(6, 4))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from bayesattn import exchangeable as ex
+from bayesattn.questions import exchangeable as ex
 from bayesattn.questions.exchangeable import rates
 from tests.statistics import near
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots import heads_figure
 from bayesattn.questions.heads import predicted_losses
 
@@ -85,5 +86,5 @@ def test_other_likelihoods_have_scores_alone(heads, zoo):
 
 
 def test_a_figure_takes_heads_alone():
-    with pytest.raises(ba.BayesattnError, match="heads must be a"):
+    with pytest.raises(BayesattnError, match="heads must be a"):
         heads_figure("heads")

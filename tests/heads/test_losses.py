@@ -10,6 +10,7 @@ import xarray as xr
 from scipy import special, stats
 
 import bayesattn as ba
+from bayesattn.errors import BayesattnError
 from bayesattn.questions.heads import losses
 from bayesattn.questions.heads.bridge import bridge
 from bayesattn.questions.heads.fit import at_saddle_point, without_paths
@@ -216,7 +217,7 @@ def test_useless_heads_are_removed_in_the_order_that_trying_all_gives():
         model = useless_heads(seed)
         found = ba.remove_heads(model)
         assert found.names == by_trying_all(model)[0], seed
-    with pytest.raises(ba.BayesattnError, match="dispensable needs test labels"):
+    with pytest.raises(BayesattnError, match="dispensable needs test labels"):
         found.dispensable  # noqa: B018
 
 
@@ -289,7 +290,7 @@ def test_what_has_no_losses_is_refused(model, draws):
         (lambda: predicted_losses("hidden_markov"), r"model must be a bayesattn\.Model, got"),
         (lambda: ba.remove_heads(model, most=4), "most must be a whole number of at most 3, got 4"),
     ):
-        with pytest.raises(ba.BayesattnError, match=message):
+        with pytest.raises(BayesattnError, match=message):
             call()
 
 

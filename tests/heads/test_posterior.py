@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.tables import correlations_table
 from bayesattn.questions.heads.path_combination import combining_width
 from tests.conftest import model_of
@@ -91,7 +92,7 @@ def test_probabilities_are_shares_of_draws(model, draws):
     ],
 )
 def test_units_that_are_not_there_are_refused(model, draws, of, message):
-    with pytest.raises(ba.BayesattnError, match=re.escape(message)):
+    with pytest.raises(BayesattnError, match=re.escape(message)):
         ba.heads(drawn(draws), model=model, of=of)
 
 
@@ -158,7 +159,7 @@ def test_outputs_of_one_path_are_not_paths_that_combine(draws):
     assert len(table) == 12
     np.testing.assert_allclose(sorted(table["mean"]), sorted(expected), rtol=1e-10)
     one = model_of(np.ones((10, 1, 3)), labels, ba.Architecture((1,), (4, 4), (1.0,) * 3, outputs=2), 0.1)
-    with pytest.raises(ba.BayesattnError, match="model must have two paths or more, got one with a single path"):
+    with pytest.raises(BayesattnError, match="model must have two paths or more, got one with a single path"):
         combining_width(one)
     tree = drawn(np.tile(np.eye(2) + 0.5, (1, 5, 1, 1)))
     alone = ba.heads(tree, model=one).correlations()

@@ -5,7 +5,9 @@ import json
 import pytest
 
 import bayesattn as ba
-from bayesattn import plots, report, runs
+from bayesattn import runs
+from bayesattn.errors import BayesattnError
+from bayesattn.jobs import plots, report
 from bayesattn.tasks.load import heads_of_task
 from tests.zoo import QUICK
 
@@ -58,13 +60,13 @@ def test_a_table_makes_a_model_that_samples_queries_and_keys(file):
 )
 def test_a_wrong_table_is_told_in_one_sentence(file, old, new, message):
     file.write_text(FILE.replace(old, new))
-    with pytest.raises(ba.BayesattnError, match=message):
+    with pytest.raises(BayesattnError, match=message):
         ba.load_model(file)
 
 
 def test_attention_needs_tokens(file):
     file.write_text(FILE[: FILE.index("[task]")] + '[task]\nname = "arrays"\nfile = "a"\n')
-    with pytest.raises(ba.BayesattnError, match="attention needs a task with tokens"):
+    with pytest.raises(BayesattnError, match="attention needs a task with tokens"):
         ba.load_model(file)
 
 

@@ -12,6 +12,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import bayesattn as ba
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Collapsed, CollapsedAttention, TokenAttention, collapsed
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.origin import model_in
@@ -121,9 +122,9 @@ def test_chains_agree_with_weighed_prior_draws(draws, model):
     assert annealed.reliable
     require_posterior(draws, model, weighed, annealed, finds=0.25)
     assert annealed.draws["posterior"]["queries_1"].shape[:2] == (16, 128)
-    with pytest.raises(ba.BayesattnError, match=r"islands must be .* at least 2"):
+    with pytest.raises(BayesattnError, match=r"islands must be .* at least 2"):
         anneal(model, islands=1)
-    with pytest.raises(ba.BayesattnError, match="at least 8, got 2"):
+    with pytest.raises(BayesattnError, match="at least 8, got 2"):
         anneal(model, particles=2)
 
 
@@ -135,7 +136,7 @@ def test_predictions_are_the_mean_over_draws_of_those_given_queries_and_keys(dra
     assert found.variance == pytest.approx(kept.var(("chain", "draw")).values, rel=0.3)
     few = draws.copy()
     few["posterior"] = few["posterior"].to_dataset().drop_vars("queries_1")
-    with pytest.raises(ba.BayesattnError, match="keep 'queries_keys'"):
+    with pytest.raises(BayesattnError, match="keep 'queries_keys'"):
         ba.predict(few, model.test_inputs)
     # Sequences with padding have the outputs of those without.
     padded = np.concatenate([model.test_inputs, np.full((5, 2, 2), np.nan)], axis=1)
@@ -231,7 +232,7 @@ def test_bad_input_is_refused_in_one_sentence():
     fields = {name: getattr(good, name) for name in ("inputs", "labels", "test_inputs", "test_mask")}
     fields |= {"heads": (2,), "widths": (3, 3), "key_width": 2, "temperature": 0.5}
     for message, changes in BAD.items():
-        with pytest.raises(ba.BayesattnError, match=f"^{message}"):
+        with pytest.raises(BayesattnError, match=f"^{message}"):
             ba.AttentionModel(**fields | changes)
 
 
@@ -276,12 +277,12 @@ def test_particles_of_no_likelihood_count_for_nothing():
 
 def test_what_needs_fixed_attention_says_so(model):
     for call in (ba.theory.solve, ba.theory.evidence):
-        with pytest.raises(ba.BayesattnError, match=r"model must have fixed attention .* model\.given\("):
+        with pytest.raises(BayesattnError, match=r"model must have fixed attention .* model\.given\("):
             call(model)
-    with pytest.raises(ba.BayesattnError, match="queries_and_keys must have \\(2,\\) heads per layer, got \\(1,\\)"):
+    with pytest.raises(BayesattnError, match="queries_and_keys must have \\(2,\\) heads per layer, got \\(1,\\)"):
         model.given([(np.ones((1, 2, 2)), np.ones((1, 2, 2)))])
     message = "parameterisation of an AttentionModel must be one of 'token', 'collapsed', got 'path'"
-    with pytest.raises(ba.BayesattnError, match=message):
+    with pytest.raises(BayesattnError, match=message):
         ba.sample(model, parameterisation="path")
 
 

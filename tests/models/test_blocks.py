@@ -10,6 +10,7 @@ from scipy import stats
 from scipy.special import erf
 
 import bayesattn as ba
+from bayesattn.errors import BayesattnError
 from bayesattn.models import TokenAttention
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.sampled_attention import number_of_weights
@@ -319,5 +320,5 @@ def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights
     assert more["posterior_predictive"]["labels"].shape == (2, 8, model.examples)
     few = tree.copy()
     few["posterior"] = few["posterior"].to_dataset().drop_vars("V_0")
-    with pytest.raises(ba.BayesattnError, match=r"must have posterior\['V_0'\], got draws without: keep 'weights'"):
+    with pytest.raises(BayesattnError, match=r"must have posterior\['V_0'\], got draws without: keep 'weights'"):
         ba.predict(few, model.test_inputs)

@@ -51,7 +51,7 @@ def test_f_of_exact_weights_has_the_conditional_moments(case):
     network = jax.jit(jax.vmap(lambda weights: path.network(weights, jnp.asarray(model.test_path_inputs))))
     outputs = []
     for seed in range(10):
-        drawn = collapsed.weights(draws, model, seed=seed, thin=THIN)
+        drawn = ba.weights(draws, model=model, seed=seed, thin=THIN)
         outputs.append(network({name: each.values.reshape(-1, *each.shape[2:]) for name, each in drawn.items()}))
     u = draws["posterior"]["order_parameter"].sel(draw=drawn["draw"]).values
     require_conditional_law(np.stack(outputs), u.reshape(-1, *u.shape[2:]), model)
@@ -77,7 +77,7 @@ def test_without_likelihood_every_weight_is_an_independent_normal():
     points = prior_draws(lambda key: bartlett.sample_prior(key, shapes, jnp.array(widths, float)), keys)
     coordinates = {"bartlett": (("chain", "draw", "coordinate"), np.asarray(points)[None])}
     dataset = xr.Dataset(coordinates, {"chain": [0], "draw": np.arange(3000)})
-    drawn = collapsed.weights(xr.DataTree.from_dict({"posterior": dataset}), model, seed=8)
+    drawn = ba.weights(xr.DataTree.from_dict({"posterior": dataset}), model=model, seed=8)
     deviations = zip(("V_0", "V_1", "V_2", "a"), np.sqrt(variances), strict=True)
     everything = np.concatenate([drawn[name].values[0].reshape(3000, -1) / s for name, s in deviations], axis=1)
     likely(stats.kstest(everything, "norm", axis=0).pvalue)
@@ -97,7 +97,7 @@ def test_bad_weights_requests_are_named(zoo):
     without = tree.map_over_datasets(lambda node: node.drop_vars("bartlett", errors="ignore"))
     some = tree.isel(draw=slice(0, 3))
     needed = 8 * model.architecture.number_of_weights(model.features) * tree["posterior"].sizes["chain"] * 3
-    collapsed.weights(some, model, max_bytes=needed)
+    ba.weights(some, model=model, max_bytes=needed)
     for draws, of, settings, message in (
         (some, model, {"max_bytes": needed - 1}, "raise thin or max_bytes"),
         (tree, model, {"thin": 0}, "thin must be a whole number of at least 1, got 0"),
@@ -106,4 +106,4 @@ def test_bad_weights_requests_are_named(zoo):
         (without, model, {}, "draws must come from parameterisation 'collapsed'"),
     ):
         with pytest.raises(ValueError, match=message):
-            collapsed.weights(draws, of, **settings)
+            ba.weights(draws, model=of, **settings)

@@ -14,6 +14,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.checks.mean_predictor import readout_batches
 from bayesattn.checks.verdict import VERDICTS
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Collapsed, LatentModel
 from bayesattn.questions.exchangeable import latent_posterior
 from tests import zoo as models
@@ -74,10 +75,10 @@ def test_numpyros_chains_are_draws_like_ours(model, reference, parameterisation)
     assert {"lp", "energy", "acceptance_rate", "n_steps", "diverging"} <= {*tree["sample_stats"].data_vars}
     assert {"V_0", "V_1", "a", "prediction"} <= {*tree["posterior"].data_vars}
     # What takes draws takes these.
-    assert ba.diagnostics.diagnose(tree).draws == DRAWS
+    assert ba.diagnose(tree).draws == DRAWS
     assert ba.predict(tree, model.test_path_inputs).mean.shape[0] == len(model.test_path_inputs)
     if model.has_theory:
-        assert ba.validate(model, tree).verdict in VERDICTS
+        assert ba.validate(tree, model=model).verdict in VERDICTS
     same = ba.from_numpyro(dict(mcmc.get_samples(group_by_chain=True)), model, parameterisation)
     np.testing.assert_array_equal(same["sample_stats"]["lp"], tree["sample_stats"]["lp"])
 
@@ -135,12 +136,12 @@ def test_a_latent_model_has_its_exact_law_in_numpyro():
 def test_sites_of_another_model_and_single_precision_are_refused():
     model = MODELS["one layer"]()
     mcmc = mcmc_of(model, "collapsed")
-    with pytest.raises(ba.BayesattnError, match="model and parameterisation must be those of the sites"):
+    with pytest.raises(BayesattnError, match="model and parameterisation must be those of the sites"):
         ba.from_numpyro(mcmc, model.replace(temperature=0.01), "collapsed")
     density, program = model.log_density("path"), model.numpyro()
     vector = density.initial(KEY)
     for use in (lambda: density.function(vector), numpyro.handlers.seed(program, 0)):
-        with jax.enable_x64(False), pytest.raises(ba.BayesattnError, match="jax_enable_x64 must be on"):
+        with jax.enable_x64(False), pytest.raises(BayesattnError, match="jax_enable_x64 must be on"):
             use()
 
 
@@ -193,5 +194,5 @@ SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": n
 )
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_bad_input_is_named(make, message):
-    with pytest.raises((ba.BayesattnError, UserWarning), match=message):
+    with pytest.raises((BayesattnError, UserWarning), match=message):
         make(MODELS["one layer"]())

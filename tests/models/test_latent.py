@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import exchangeable as ex
 from bayesattn import runs
 from bayesattn.models import LatentModel
+from bayesattn.questions import exchangeable as ex
 from bayesattn.samplers import BIASED, SAMPLERS
 from tests.statistics import agree
 from tests.test_runs import StopAfter
@@ -38,7 +38,7 @@ def test_draws_are_those_of_the_closed_form(model, sampler):
         exact = ex.query_posterior(model.features, model.values, model.query_features, model.noise, model.prior)
         agree(draws["posterior"]["prediction"], np.asarray(exact.mean))
     assert draws["posterior"]["prediction"].dims == ("chain", "draw", "query", "value_feature")
-    diagnostics = ba.diagnostics.diagnose(draws)
+    diagnostics = ba.diagnose(draws)
     assert diagnostics.ess > 100
     assert np.isfinite(diagnostics.bias) == (sampler in BIASED)
 

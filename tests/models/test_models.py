@@ -5,13 +5,12 @@ import pytest
 from scipy import stats
 
 import bayesattn as ba
+from bayesattn import tasks
 from tests.statistics import likely
 
 
 def test_hidden_markov_task():
-    task = ba.tasks.HiddenMarkov(
-        examples=400, test_examples=10, noise_sum=0.5, noise_difference=2.0, noise_orthogonal=3.0
-    )
+    task = tasks.HiddenMarkov(examples=400, test_examples=10, noise_sum=0.5, noise_difference=2.0, noise_orthogonal=3.0)
     data = task.dataset()
     assert data.inputs.shape == (400, 31, 231)
     assert data.labels.sum() == 0
@@ -36,7 +35,7 @@ def test_hidden_markov_task():
 
 
 def test_hidden_markov_heads_attend_as_they_should():
-    task = ba.tasks.HiddenMarkov(examples=2, test_examples=2, noise_difference=0, noise_sum=0, noise_orthogonal=0)
+    task = tasks.HiddenMarkov(examples=2, test_examples=2, noise_difference=0, noise_sum=0, noise_orthogonal=0)
     data = task.dataset()
     same_token, uniform = (np.asarray(m)[0, 0] for m in ba.attention.matrices(data.inputs, data.weights))
     plus = data.inputs[0, :, 0] > 0

@@ -151,7 +151,7 @@ def test_errors_of_left_out_labels_are_told():
     model = model_of(TwoSpikes(0.1))
     with pytest.warns(UserWarning, match=r"chains have not mixed: R-hat is [1-9]\.\d+ "):
         draws = ba.sample(model, warmup=200, draws=200, seed=1, progress=False)
-    found = ba.diagnostics.diagnose(draws)
+    found = ba.diagnose(draws)
     assert found.worst["rhat"] == "readout"
     assert any(note.startswith(f"R-hat (of readouts) is {found.rhat:.4f}, above") for note in found.warnings())
     with pytest.warns(UserWarning, match=r"example \d has a Monte Carlo error of 0\.\d+, above 0\.05, and \d of 4"):

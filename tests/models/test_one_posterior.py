@@ -147,7 +147,7 @@ def test_weights_give_back_the_draws_that_they_are_of(drawn):
     tree, skips = chains["collapsed"], model.architecture.optional_skips
     posterior, dims = tree["posterior"].to_dataset(), model.architecture.weight_dims()
     later = posterior.isel(draw=slice(49, None, 50))
-    given = [(later, ba.models.collapsed.weights(tree, model, thin=50))]
+    given = [(later, ba.weights(tree, model=model, thin=50))]
     if "V_0" in posterior:
         given.append((posterior, posterior[[*dims]]))
 
@@ -196,7 +196,7 @@ def test_predictions_of_classes_are_those_of_the_draws(drawn):
         chances = (odds / odds.sum(-1, keepdims=True)).mean((0, 1))
         assert relative_error(found.probabilities, chances if logits.ndim == 4 else chances[..., 0]) < 1e-10
     with pytest.raises(ValueError, match=NO_THEORY):
-        ba.validate(model, tree)
+        ba.validate(tree, model=model)
     groups = ba.with_groups(tree, "posterior_predictive", "prior", "prior_predictive", prior_draws=400)
     replicated = groups["posterior_predictive"]["labels"]
     training = ba.predict(tree, model.path_inputs, keep_draws=True)

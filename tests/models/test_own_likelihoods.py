@@ -11,6 +11,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import likelihoods, runs
+from bayesattn.errors import BayesattnError
 from tests.statistics import likely, near
 
 FEW = {"chains": 1, "warmup": 20, "draws": 20}
@@ -97,7 +98,7 @@ def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
     assert pickle.loads(pickle.dumps(other)).likelihood.freedom == 4.0
     with pytest.raises(likelihoods.UnknownLikelihood, match="must be of a class that is defined here, got Elsewhere"):
         likelihoods.restored("Elsewhere", {})
-    with pytest.raises(ba.BayesattnError, match="field weights of likelihood Laplace must be a number or an array"):
+    with pytest.raises(BayesattnError, match="field weights of likelihood Laplace must be a number or an array"):
         own.replace(likelihood=Laplace(weights=len)).table()
 
 
@@ -140,9 +141,9 @@ def test_densities_of_another_shape_are_named():
         def log_prob(self, outputs, labels):
             return super().log_prob(outputs, labels).sum()
 
-    with pytest.raises(ba.BayesattnError, match=r"log_prob of likelihood Summed must have a number for each example"):
+    with pytest.raises(BayesattnError, match=r"log_prob of likelihood Summed must have a number for each example"):
         model_of("one layer", "outliers").replace(likelihood=Summed())
-    with pytest.raises(ba.BayesattnError, match="temperature must be left out with a likelihood that has none"):
+    with pytest.raises(BayesattnError, match="temperature must be left out with a likelihood that has none"):
         model_of("one layer", "outliers").replace(temperature=0.3)
 
 

@@ -105,7 +105,7 @@ def test_another_temperature_is_found(two_heads, seed):
     """T too high by 5 %, 6 to 7 errors: weights of its posterior, handed over as draws of the reference."""
     wrong = two_heads.replace(temperature=1.05 * two_heads.temperature)
     drawn = ba.sample(wrong, draws=1500, **JOB | {"seed": seed})
-    weights = ba.collapsed.weights(drawn, wrong, seed=seed)
+    weights = ba.weights(drawn, model=wrong, seed=seed)
     sites = {name: values.transpose("chain", "draw", ...).values for name, values in weights.items()}
     found = ba.grade(ba.from_numpyro(sites, two_heads, "path"), "two_heads")
     assert found.verdict == BIASED, found.statement()

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bayesattn import exchangeable as ex
+from bayesattn.questions import exchangeable as ex
 from reproductions.tokens import learning, pretraining
 from tests.statistics import near
 

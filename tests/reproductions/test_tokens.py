@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from bayesattn import exchangeable as ex
+from bayesattn.questions import exchangeable as ex
 from bayesattn.questions.exchangeable import rates
 from reproductions.registry import ROWS, TOKENS
 from reproductions.tokens import (

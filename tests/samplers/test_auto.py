@@ -44,11 +44,11 @@ def test_the_default_crosses_between_modes(drawn):
 def test_diagnostics_count_round_trips(drawn):
     trips = drawn["sample_stats"]["round_trips"].values
     assert np.all(np.diff(trips) >= 0)
-    found = ba.diagnostics.diagnose(drawn)
+    found = ba.diagnose(drawn)
     assert found.round_trips == trips[:, -1].sum() > FEWEST_ROUND_TRIPS
     assert found.uncrossed == []
     few = drawn.isel(draw=slice(0, 4))
-    assert any("round trips between posterior and prior" in each for each in ba.diagnostics.diagnose(few).warnings())
+    assert any("round trips between posterior and prior" in each for each in ba.diagnose(few).warnings())
 
 
 def test_diagnostics_name_signs_that_never_change(drawn):
@@ -60,7 +60,7 @@ def test_diagnostics_name_signs_that_never_change(drawn):
     values[0, 7, 2, 0] *= -1
     values[1, :, 4, 0] *= -1
     tree["posterior"] = xr.DataTree(posterior.assign(order_parameter=(posterior["order_parameter"].dims, values)))
-    found = ba.diagnostics.diagnose(tree)
+    found = ba.diagnose(tree)
     first, second, third = (str(tree["posterior"]["path"].values[row]) for row in (0, 2, 4))
     assert f"{second} and {first}" not in found.uncrossed
     assert f"{third} and {first}" in found.uncrossed

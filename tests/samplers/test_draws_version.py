@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn import tasks
 from bayesattn.models import LatentModel
 from bayesattn.samplers import DRAWS_VERSION, SAMPLERS
 from reproductions.compiled import compile_quickly
@@ -35,7 +36,7 @@ FAST = [("nuts", "collapsed"), ("nuts", "token"), ("mala", "path"), ("sgld", "pa
 def exact_model():
     """A model whose path inputs are means of four whole numbers: no compiler rounds them, and with them random keys."""
     rng = np.random.default_rng(5)
-    data = ba.tasks.TokenDataset(
+    data = tasks.TokenDataset(
         inputs=rng.integers(-3, 4, size=(6, 4, 3)).astype(float),
         labels=1.5 * rng.choice([-1.0, 1.0], size=6),
         test_inputs=rng.integers(-3, 4, size=(3, 4, 3)).astype(float),

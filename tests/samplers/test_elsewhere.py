@@ -12,6 +12,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 import bayesattn as ba
 from bayesattn import runs
+from bayesattn.errors import BayesattnError
 from bayesattn.models import collapsed
 from bayesattn.questions import calibration
 from bayesattn.samplers import Job, blocks, curvature
@@ -78,7 +79,7 @@ def test_draws_are_like_ours(model, reference, pair, of, thin, statistics):
     tree = ba.sample(model, **BARKERS if of == "NumPyro" else pair, chains=4, draws=2000 * thin, thin=thin, seed=2)
     require_like(tree, reference)
     assert statistics | {"lp", "acceptance_rate"} <= {*tree["sample_stats"].data_vars}
-    assert ba.diagnostics.diagnose(tree).rhat < 1.05
+    assert ba.diagnose(tree).rhat < 1.05
 
 
 def test_a_run_stops_and_goes_on_to_the_same_bits(model, tmp_path):
@@ -121,13 +122,13 @@ def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, simula
     np.testing.assert_array_equal(once["posterior"]["order_parameter"], again["posterior"]["order_parameter"])
     lp = ba.from_vectors(np.zeros((1, 1, density.size)), model)["sample_stats"]["lp"].item()
     assert density.function(np.zeros(density.size)) == pytest.approx(lp, rel=1e-12)
-    with pytest.raises(ba.BayesattnError, match="must hold the log density of this model"):
+    with pytest.raises(BayesattnError, match="must hold the log density of this model"):
         ba.sample(model.replace(temperature=0.01), **settings)
-    with pytest.raises(ba.BayesattnError, match="takes a flat vector of 40 coordinates"):
+    with pytest.raises(BayesattnError, match="takes a flat vector of 40 coordinates"):
         ba.sample(model, parameterisation="path", **settings)
-    with pytest.raises(ba.BayesattnError, match="sampler of a run on disk must be one that can be found"):
+    with pytest.raises(BayesattnError, match="sampler of a run on disk must be one that can be found"):
         runs.sample(model, tmp_path / "run", **settings)
-    with pytest.raises(ba.BayesattnError, match="sampler must take other labels here"):
+    with pytest.raises(BayesattnError, match="sampler must take other labels here"):
         calibration.calibrate(model, simulations, sampler=pair["sampler"], draws=5)
     assert not (tmp_path / "run").exists()
 

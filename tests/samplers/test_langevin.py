@@ -12,6 +12,7 @@ from numpyro.infer import MCMC
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.models import collapsed, path
+from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
 from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
 from bayesattn.samplers.program import _strong, kernel, options_for
@@ -129,7 +130,7 @@ def test_network_posterior_by_quadrature(model, drawn, name, parameterisation):
     if name in BIASED:
         unbiased = tree["posterior"]["order_parameter"] - tree["step_size_bias"]["order_parameter"]
         agree(unbiased, exact_scalar_posterior(model)[0])
-        assert ba.diagnostics.diagnose(tree).bias_error < 0.1
+        assert ba.diagnose(tree).bias_error < 0.1
     else:
         require_exact_means(tree["posterior"], model)
 
@@ -139,7 +140,7 @@ def test_gradients_in_float32_leave_the_posterior_as_it_is(model, chain_method):
     settings = RUN | {"options": FLOAT32, "chain_method": chain_method}
     require_exact_means(ba.sample(model, "underdamped", **settings)["posterior"], model)
     if chain_method == "vectorised":
-        assert ba.calibration.joint_test(model, sampler="underdamped", options=FLOAT32).holds
+        assert calibration.joint_test(model, sampler="underdamped", options=FLOAT32).holds
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="looks for LAPACK's names in the program")

@@ -10,7 +10,8 @@ import pytest
 from scipy import special, stats
 
 import bayesattn as ba
-from bayesattn import plots
+from bayesattn.errors import BayesattnError
+from bayesattn.jobs import plots
 from bayesattn.models import Path
 from bayesattn.network import effective_weights
 from bayesattn.questions.singular import attention_law
@@ -27,7 +28,7 @@ SHORT = {"chains": 2, "warmup": 300, "draws": 500}
 def test_mean_losses_are_not_taken_for_sums():
     rng = np.random.default_rng(0)
     model = network((1,), (3, 3), 2).replace(path_inputs=rng.normal(size=(30, 1, 2)), labels=rng.normal(size=30))
-    with pytest.raises(ba.BayesattnError, match="losses must have a mean of at least"):
+    with pytest.raises(BayesattnError, match="losses must have a mean of at least"):
         ba.learning_coefficient(model, losses=rng.chisquare(5, (2, 50)) / 30)
 
 
@@ -147,7 +148,7 @@ def test_noise_on_a_narrow_network(noisy):
     smaller = reduced(model)[0]
     settings = {"sampler": "nuts", "keep": ["order_parameter"], "options": {"target_accept_prob": 0.95}}
     draws = ba.sample(smaller, chains=2, warmup=300, draws=1000, seed=5, progress=False, **settings)
-    weights = ba.collapsed.weights(draws, smaller)
+    weights = ba.weights(draws, model=smaller)
     readout = np.einsum("cdoa,cdham,cdmf->cdof", weights["a"], weights["V_1"], weights["V_0"]) / np.sqrt(2 * 1 * 2)
     squares = np.sum((np.einsum("ehf,cdof->cdeo", inputs, readout) - labels) ** 2, axis=(-1, -2))
     estimate = ba.learning_coefficient(model, losses=squares)
@@ -232,7 +233,7 @@ def test_the_luckiest_minibatch_is_not_the_best_fit(rank_one, noise):
     # Said to be of all examples, the least of them is attained.
     lowered = ba.learning_coefficient(model, losses=losses, noise=0)
     assert lowered.value == pytest.approx(unsaid.value + (least - losses.min()) / (2 * model.temperature), rel=1e-6)
-    with pytest.raises(ba.BayesattnError, match="best_fit must not be above"):
+    with pytest.raises(BayesattnError, match="best_fit must not be above"):
         ba.learning_coefficient(model, losses=losses, best_fit=least, noise=0)
 
 
@@ -248,7 +249,7 @@ def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
     assert ba.learning_coefficient(model, losses=losses, noise=0).value == pytest.approx(
         np.mean(losses - losses.min()) / (2 * model.temperature)
     )
-    with pytest.raises(ba.BayesattnError, match="noise must be a number of at least 0, got -1"):
+    with pytest.raises(BayesattnError, match="noise must be a number of at least 0, got -1"):
         ba.learning_coefficient(model, losses=losses, noise=-1)
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.checks.scaling import scaling
+from bayesattn.checks.validation import Validation
 from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.theory import bartlett
@@ -71,7 +72,7 @@ def test_prototype_values_on_the_reference_task(hidden_markov_model):
 
 def test_scaling_recovers_a_power_law():
     def fake(width, deviation, error):
-        return Mock(spec=ba.Validation, width=width, relative_deviation=deviation, relative_error=error)
+        return Mock(spec=Validation, width=width, relative_deviation=deviation, relative_error=error)
 
     fit = scaling([fake(n, 2.0 * n**-1.3, 1e-4) for n in (10, 30, 100)] + [fake(1000, 1e-5, 1e-4)])
     assert fit.slope == pytest.approx(-1.3, abs=1e-9)

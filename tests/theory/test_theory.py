@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn import models
 from bayesattn.kernels.choice import FORMS, gaussian_process
 from bayesattn.kernels.expansions import expansion
 from bayesattn.models import model as posterior
@@ -29,7 +30,7 @@ def process_of(of, arch=None, scale=1.0, form=None):
 
 def test_anything_but_a_model_is_refused(layers):
     theory, u = ba.theory, layers.order_parameters[0]
-    latent = ba.models.LatentModel(features=np.ones((2, 3)), values=np.ones((2, 1)), noise=1.0, prior=1.0)
+    latent = models.LatentModel(features=np.ones((2, 3)), values=np.ones((2, 1)), noise=1.0, prior=1.0)
     for other, name in ((layers.path_inputs, "ndarray"), (layers.arch, "Architecture"), (latent, "LatentModel")):
         for call, *arguments in (
             *[(call, other) for call in (theory.solve, theory.finite_width, theory.evidence, theory.gp_evidence)],

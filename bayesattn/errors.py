@@ -1,0 +1,9 @@
+"""Errors for bad input."""
+
+
+class BayesattnError(ValueError):
+    """Bad input: one sentence that names the argument, what was expected and what was given."""
+
+
+class MissingLibrary(BayesattnError, ImportError):
+    """An optional library is not installed; the message contains the command that installs it."""
