@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,7 +56,8 @@ class AttentionComparison(Described):
 
     def _said(self, width: int) -> str:
         ranked = self._ranked(width)
-        first, *others = ranked.itertuples()
+        rows: list[Any] = list(ranked.itertuples())
+        first, others = rows[0], rows[1:]
         text = f"{first.candidate!r}, log p(Y) = {with_error(first.log_evidence, first.error)}"
         if others:
             lead, error = -others[0].difference, others[0].difference_error
