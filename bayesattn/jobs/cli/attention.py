@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import with_error
 from bayesattn.jobs.cli.screen import new_table, print_json, print_table, say, working
 from bayesattn.models.attention_model import AttentionModel
@@ -17,21 +18,19 @@ def print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> N
     """Print log evidences of the task's own, uniform and most probable heads, at each width and temperature."""
     with working("searching for the most probable attention", as_json):
         compared = [compare_attention(case, _candidates(case, seed), seed=seed) for case in cases]
+    rows: list[PlainDict] = [
+        {"temperature": case.temperature} | row
+        for case, comparison in zip(cases, compared, strict=True)
+        for row in comparison.table.to_dict("records")
+    ]
     if as_json:
-        print_json(
-            [
-                {"temperature": case.temperature} | row
-                for case, comparison in zip(cases, compared, strict=True)
-                for row in comparison.table.to_dict("records")
-            ]
-        )
+        print_json(rows)
         return
     table = new_table("attention", "N", "T", "log p(Y | Q, K)", "below the best", text=("attention",))
-    for case, comparison in zip(cases, compared, strict=True):
-        for each in comparison.table.itertuples():
-            below = "" if each.difference == 0 else with_error(-each.difference, each.difference_error)
-            cells = (str(each.width), f"{case.temperature:g}", with_error(each.log_evidence, each.error), below)
-            table.add_row(each.candidate, *cells)
+    for row in rows:
+        below = "" if row["difference"] == 0 else with_error(-row["difference"], row["difference_error"])
+        cells = (str(row["width"]), f"{row['temperature']:g}", with_error(row["log_evidence"], row["error"]), below)
+        table.add_row(row["candidate"], *cells)
     print_table(f"{cases[0].name}: log evidence of several attentions", table)
     for comparison in compared:
         say(comparison.summary())
