@@ -15,13 +15,14 @@ from bayesattn._util.checks import Checked, require_kind, require_memory, truth
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
-from bayesattn.fixed_attention.paths import (
+from bayesattn.fixed_attention import (
+    ROW_TOLERANCE,
+    cause_of_sums,
     checked_mask,
     checked_matrices,
     checked_tokens,
     paths_from_matrices,
 )
-from bayesattn.fixed_attention.row_sums import ROW_TOLERANCE, cause_of_sums
 from bayesattn.tasks.pretrained.projection import Projection
 
 CHUNK_BYTES = 2**26
