@@ -8,7 +8,7 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn.models import path
-from bayesattn.questions.singular.loss import factors
+from bayesattn.questions.singular.expected_loss import factors
 from bayesattn.theory.bartlett import layer_shapes
 from reproductions.one_shot import pruning
 from tests.conftest import relative_error

@@ -12,7 +12,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.questions.preferred_attention.evidence import checked_layers
-from bayesattn.questions.preferred_attention.maximum import log_prior_of
+from bayesattn.questions.preferred_attention.most_probable import log_prior_of
 from bayesattn.theory.evidence import MOST_COMBINED_ERRORS, evidence
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ With S = |Y - f|^2, summed over examples and outputs, and S* its least value,
     lambda_hat(T) = E[S - S*] / (2 T)  ->  lambda  as T -> 0
 
 (Watanabe 2009). With the mean loss L_n = S / (2 n) of n examples, S / (2 T) is n beta L_n at T = 1 / beta. Given the order
-parameter U, the expectation has a closed form (`bayesattn.questions.singular.loss`). So a chain of U gives lambda_hat
-without drawing weights: everything but U is integrated out.
+parameter U, the expectation has a closed form (`expected_loss`). So a chain of U gives lambda_hat without drawing weights:
+everything but U is integrated out.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ from bayesattn.checks.mixing import moments
 from bayesattn.models.model import Model
 from bayesattn.models.trees import CHAIN_AXES, Draws, opened_of
 from bayesattn.questions.singular.best_fit import best_fit_of, reduced
-from bayesattn.questions.singular.loss import attained, example_losses, factors, loss
-from bayesattn.questions.singular.losses import from_losses
+from bayesattn.questions.singular.chain_of_losses import from_losses
+from bayesattn.questions.singular.expected_loss import attained, example_losses, factors, loss
 from bayesattn.questions.singular.result import Estimates, LearningCoefficient
 from bayesattn.theory import NotConverged
 
