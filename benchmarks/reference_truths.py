@@ -4,9 +4,10 @@ python benchmarks/reference_truths.py two_heads --out truths
 """
 
 import argparse
+import io
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import arviz_stats
@@ -17,7 +18,7 @@ import xarray as xr
 from jaxtyping import Array, Float, Key
 
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.files import require_new
+from bayesattn._util.files import replace_file, require_new
 from bayesattn._util.random import stream
 from bayesattn.models import Path as PathPosterior
 from bayesattn.models.model import Model
@@ -68,7 +69,7 @@ def make(name: str, folder: Path, *, seed: int = 0, progress: Callable[[str], No
         second, size = by_prior_draws(model, truth, seed=seed)
         route = f"{PRIOR}, {size:.0f} effective draws"
     else:
-        second = Estimates.of_chains(_chains(model, "path", PATH_DRAWS, seed), truth.quantiles)
+        second = _of_chains(_chains(model, "path", PATH_DRAWS, seed), truth.quantiles)
         route = f"chains of the {PATH}"
     truth = replace(truth, second=second, route=route)
     agreement = truth.agreement
@@ -80,8 +81,35 @@ def make(name: str, folder: Path, *, seed: int = 0, progress: Callable[[str], No
             f" {truth.names[worst]} of {name}"
         )
     file.parent.mkdir(parents=True, exist_ok=True)
-    truth.save(file)
+    _save(truth, file)
     return truth
+
+
+def _save(truth: Truth, file: Path) -> None:
+    """Write a truth, in place of an earlier one."""
+    arrays = {"names": np.array(truth.names), "route": np.array(truth.route), "data": np.array(truth.data)}
+    arrays |= {name: getattr(truth, name) for name in ("quantiles", "quantile_error", "ess")}
+    for route in ("first", "second"):
+        arrays |= {f"{route}_{each.name}": getattr(getattr(truth, route), each.name) for each in fields(Estimates)}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **arrays)
+    replace_file(file, packed.getvalue())
+
+
+def _of_chains(
+    values: Float[np.ndarray, "chain draw quantity"], quantiles: Float[np.ndarray, "quantity level"]
+) -> Estimates:
+    """Estimates from chains, with errors from effective sample sizes."""
+    drawn = xr.DataArray(values, dims=("chain", "draw", "quantity"))
+    under = drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))
+    return Estimates(
+        mean=values.mean((0, 1)),
+        mean_error=arviz_stats.mcse(drawn).values,
+        sd=values.std((0, 1)),
+        sd_error=arviz_stats.mcse(drawn, method="sd").values,
+        below=under.mean(("chain", "draw")).values,
+        below_error=arviz_stats.mcse(under.astype(float)).values,
+    )
 
 
 def _chains(model: Model, parameterisation: str, draws: int, seed: int) -> Float[np.ndarray, "chain draw quantity"]:
@@ -97,7 +125,7 @@ def _first(model: Model, values: Float[np.ndarray, "chain draw quantity"]) -> Tr
     quantiles = np.quantile(values, LEVELS, axis=(0, 1)).T
     drawn = xr.DataArray(values, dims=("chain", "draw", "quantity"))
     errors = [arviz_stats.mcse(drawn, method="quantile", prob=level).values for level in LEVELS]
-    estimates = Estimates.of_chains(values, quantiles)
+    estimates = _of_chains(values, quantiles)
     return Truth(
         names=names_of(model),
         first=estimates,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import models
+from bayesattn import fixed_attention, models
 from tests.conftest import relative_error
 from tests.tensor import Tensor
 
@@ -39,7 +39,7 @@ def test_no_array_of_all_examples_and_tokens_squared_is_held():
     examples, tokens, features = 4000, 64, 8
     inputs = np.random.default_rng(1).normal(size=(examples, tokens, features))
     weights = tuple(np.zeros((2, features, features)) for _ in range(2))
-    traced = ba.attention.paths.traced_path_inputs.__wrapped__
+    traced = fixed_attention.traced_path_inputs.__wrapped__
     lowered = jax.jit(traced, static_argnames=("readout", "nonlinearity")).lower(inputs, weights, "last", "softmax")
     one_layer_of_all_examples = 8 * examples * 2 * tokens**2
     assert lowered.compile().memory_analysis().temp_size_in_bytes < one_layer_of_all_examples

@@ -93,8 +93,8 @@ OWN = """
 compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
 _util.files.sync _util.files.sync_folder jobs.runs.folder.beside jobs.runs.folder.clean jobs.runs.folder.damaged
 jobs.runs.folder.is_free jobs.runs.folder.locked jobs.runs.folder.remove jobs.runs.folder.replace jobs.sweep.plan.Planned
-questions.reference.truth.Truth.open questions.reference.truth.Truth.save tasks.pretrained.from_transformers
-tasks.pretrained.read.Store.new
+questions.reference.truth.Truth.open tasks.pretrained.from_transformers
+tasks.pretrained.activations.Store.new
 """
 """Functions whose paths went through `user_path` before, are made by the package, or need PyTorch; whole modules."""
 OWN_MODULES = ("jobs.runs.store", "jobs.sweep.execute")

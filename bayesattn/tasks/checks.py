@@ -6,19 +6,15 @@ from bayesattn._util.checks import one_of, positive, positive_integer, seed_numb
 from bayesattn._util.errors import BayesattnError
 
 
-def checked_heads(layers: tuple[tuple[str, ...], ...], known: tuple[str, ...]) -> None:
-    """Raise ValueError unless layers are names of known heads."""
-    if isinstance(layers, str) or not layers or any(isinstance(heads, str) or not heads for heads in layers):
-        raise BayesattnError(f"layers must hold at least one layer of at least one head, got {layers}")
-    for layer, heads in enumerate(layers):
-        for head in heads:
-            one_of(f"layers[{layer}]", head, known)
-
-
-def checked_settings(task: Any, heads: tuple[str, ...]) -> None:
-    """Raise ValueError for invalid numbers of examples, layers, inverse temperature or seed."""
+def checked_settings(task: Any, known_heads: tuple[str, ...]) -> None:
+    """Raise ValueError for invalid numbers of examples, inverse temperature or seed, or layers of unknown heads."""
     for name in ("examples", "test_examples"):
         positive_integer(name, getattr(task, name))
     seed_number("seed", task.seed)
     positive("inverse_temperature", task.inverse_temperature)
-    checked_heads(task.layers, heads)
+    layers = task.layers
+    if isinstance(layers, str) or not layers or any(isinstance(heads, str) or not heads for heads in layers):
+        raise BayesattnError(f"layers must hold at least one layer of at least one head, got {layers}")
+    for layer, heads in enumerate(layers):
+        for head in heads:
+            one_of(f"layers[{layer}]", head, known_heads)

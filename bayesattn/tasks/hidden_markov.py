@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import number, positive, positive_integer, require_memory, seed_number
+from bayesattn._util.checks import number, positive_integer, require_memory
 from bayesattn._util.errors import BayesattnError
 from bayesattn.models.tokens import TokenDataset
-from bayesattn.tasks.checks import checked_heads
+from bayesattn.tasks.checks import checked_settings
 
 HEADS = ("same_token", "uniform", "random", "blank")
 
@@ -56,14 +56,12 @@ class HiddenMarkov:
             if positive_integer(name, getattr(self, name), minimum=2) % 2:
                 raise BayesattnError(f"{name} must be even, got {getattr(self, name)}")
         positive_integer("tokens", self.tokens)
-        seed_number("seed", self.seed)
-        positive("inverse_temperature", self.inverse_temperature)
+        checked_settings(self, HEADS)
         if not 0 <= number("stay_probability", self.stay_probability) <= 1:
             raise BayesattnError(f"stay_probability must be between 0 and 1, got {self.stay_probability}")
         for name in ("noise_difference", "noise_sum", "noise_orthogonal"):
             if number(name, getattr(self, name)) < 0:
                 raise BayesattnError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
-        checked_heads(self.layers, HEADS)
 
     def dataset(self) -> TokenDataset:
         """Chains, labels and heads; the same for the same seed.

@@ -43,8 +43,8 @@ def test_attention_can_be_traced():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ridge": -0.1}, "ridge must be a finite number of at least 0, got -0.1"),
-        ({"ridge": np.nan}, "ridge must be a finite number"),
+        ({"ridge": -0.1}, "ridge must be a number of at least 0, got -0.1"),
+        ({"ridge": np.nan}, "ridge must be a number of at least 0, got nan"),
         ({"ridge": 0.0}, "ridge must be above 0 where there are fewer tokens than features, got 0 with 6 tokens"),
         ({"ridge": 0.0, "kernel": "linear", "keys": KEYS[:2], "values": VALUES[:2]}, "2 tokens and 3 features"),
         ({"bandwidth": 0.0}, "bandwidth must be a finite number above 0, got 0"),

@@ -16,7 +16,7 @@ from bayesattn.models import Path
 from bayesattn.network import effective_weights
 from bayesattn.questions.singular import attention_law
 from bayesattn.questions.singular.best_fit import BestFit, best_fit_of, reduced
-from bayesattn.questions.singular.loss import loss
+from bayesattn.questions.singular.expected_loss import loss
 from tests.conftest import model_of
 from tests.singular.networks import between, network
 from tests.statistics import DRAWS_PER_DEGREE, near

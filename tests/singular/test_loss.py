@@ -7,7 +7,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn.kernels import FORMS, conditional_moments, gaussian_process
-from bayesattn.questions.singular.loss import example_losses, loss
+from bayesattn.questions.singular.expected_loss import example_losses, loss
 from tests.statistics import near
 
 RNG = np.random.default_rng(7)

@@ -182,25 +182,23 @@ def _print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> 
     """Print log evidences of the task's own, uniform and most probable heads, at each width and temperature."""
     with screen.working("searching for the most probable attention", as_json):
         compared = [compare_attention(case, _candidates(case, seed), seed=seed) for case in cases]
+    rows: list[PlainDict] = [
+        {"temperature": case.temperature} | row
+        for case, comparison in zip(cases, compared, strict=True)
+        for row in comparison.table.to_dict("records")
+    ]
     if as_json:
-        screen.print_json(
-            [
-                {"temperature": case.temperature} | row
-                for case, comparison in zip(cases, compared, strict=True)
-                for row in comparison.table.to_dict("records")
-            ]
-        )
+        screen.print_json(rows)
         return
     table = [
         {
-            "attention": each.candidate,
-            "N": str(each.width),
-            "T": f"{case.temperature:g}",
-            "log p(Y | Q, K)": with_error(each.log_evidence, each.error),
-            "below the best": "" if each.difference == 0 else with_error(-each.difference, each.difference_error),
+            "attention": row["candidate"],
+            "N": str(row["width"]),
+            "T": f"{row['temperature']:g}",
+            "log p(Y | Q, K)": with_error(row["log_evidence"], row["error"]),
+            "below the best": "" if row["difference"] == 0 else with_error(-row["difference"], row["difference_error"]),
         }
-        for case, comparison in zip(cases, compared, strict=True)
-        for each in comparison.table.itertuples()
+        for row in rows
     ]
     screen.print_table(f"{cases[0].name}: log evidence of several attentions", table, ["attention"])
     for comparison in compared:

@@ -9,10 +9,10 @@ from jax.core import Tracer
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import Checked, positive
+from bayesattn._util.checks import Checked, not_negative, positive
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
-from bayesattn.questions.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, gram, similarity
+from bayesattn.questions.exchangeable.kernels import checked_batch, checked_kernel, gram, similarity
 
 
 @with_own_settings
@@ -43,11 +43,10 @@ def cme_attention(
         ValueError: shapes that do not fit, no tokens, entries that are not finite, an unknown kernel, a ridge below 0 or
             too small for these keys, a bandwidth that is not above 0, vectors off the sphere if the kernel requires it.
     """
-    queries, keys, values = _checked(queries, keys, values)
+    queries, keys, values = _checked(queries=queries, keys=keys, values=values)
     checked_kernel(kernel, bandwidth, queries=queries, keys=keys)
     if not isinstance(ridge, Tracer):
-        if not (np.isfinite(ridge) and ridge >= 0):
-            raise BayesattnError(f"ridge must be a finite number of at least 0, got {ridge}")
+        not_negative("ridge", ridge)
         tokens, features = keys.shape[-2], keys.shape[-1] if kernel == "linear" else np.inf
         if ridge == 0 and tokens < features:
             raise BayesattnError(
@@ -72,7 +71,7 @@ def softmax_attention(
     On the unit sphere, the exponential and the Gaussian kernel of bandwidth gamma give the same weights. Arguments and
     errors as for `cme_attention`.
     """
-    queries, keys, values = _checked(queries, keys, values)
+    queries, keys, values = _checked(queries=queries, keys=keys, values=values)
     checked_kernel("exponential", bandwidth)
     return _softmax(queries, keys, values, bandwidth)
 
@@ -107,22 +106,21 @@ def cme_covariance(
 @with_own_settings
 def same_ridge(ridge: float, bandwidth: float) -> float:
     """lambda e^(1/gamma), the ridge of the exponential kernel that matches lambda of the Gaussian one on the unit sphere."""
-    if not (np.isfinite(ridge) and ridge >= 0):
-        raise BayesattnError(f"ridge must be a finite number of at least 0, got {ridge}")
-    return ridge * float(np.exp(1 / positive("bandwidth", bandwidth)))
+    return not_negative("ridge", ridge) * float(np.exp(1 / positive("bandwidth", bandwidth)))
 
 
-def _checked(queries: Checked, keys: Checked, values: Checked) -> tuple[Array, Array, Array]:
-    keys, values = checked_tokens(keys, values)
-    queries = checked_batch("queries", queries)
+def _checked(**batches: Checked) -> tuple[Array, Array, Array]:
+    """Queries, keys and values; only the shapes of arrays that JAX traces are checked."""
+    arrays = [checked_batch(name, value) for name, value in batches.items()]
+    queries, keys, values = arrays
+    if values.shape[-2] != keys.shape[-2]:
+        raise BayesattnError(f"values must hold one value for each of {keys.shape[-2]} keys, got {values.shape[-2]}")
     if queries.shape[-1] != keys.shape[-1]:
         raise BayesattnError(f"queries must have {keys.shape[-1]} features, as keys have, got {queries.shape[-1]}")
     try:
-        np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
+        np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
     except ValueError:
-        leading = ", ".join(
-            f"{name} {array.shape[:-2]}" for name, array in (("queries", queries), ("keys", keys), ("values", values))
-        )
+        leading = ", ".join(f"{name} {array.shape[:-2]}" for name, array in zip(batches, arrays, strict=True))
         raise BayesattnError(
             f"queries, keys and values must have leading axes that fit each other, got {leading}"
         ) from None

@@ -1,4 +1,4 @@
-"""Kernels between keys, and checks of tokens (EXCHANGEABILITY sections 1 and 2)."""
+"""Kernels between keys, and checks of vectors (EXCHANGEABILITY sections 1 and 2)."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,17 +39,6 @@ def similarity(
     return products / bandwidth
 
 
-def checked_tokens(keys: Checked, values: Checked) -> tuple[Array, Array]:
-    """Keys (.., n, d) and values (.., n, d_v); raises ValueError if they do not fit or there are none.
-
-    Only the shapes of arrays that JAX traces are checked.
-    """
-    keys, values = checked_batch("keys", keys), checked_batch("values", values)
-    if values.shape[-2] != keys.shape[-2]:
-        raise BayesattnError(f"values must hold one value for each of {keys.shape[-2]} keys, got {values.shape[-2]}")
-    return keys, values
-
-
 def checked_batch(name: str, value: Checked) -> Array:
     """`value` as an array of at least two axes (.., vector, feature), not empty, and finite unless JAX traces it."""
     shape = np.shape(value)
@@ -65,14 +54,8 @@ def checked_kernel(kernel: str, bandwidth: Checked, **vectors: Array) -> None:
     one_of("kernel", kernel, KERNELS)
     if not isinstance(bandwidth, Tracer):
         positive("bandwidth", bandwidth)
-    if kernel == "gaussian":
-        on_sphere(**vectors)
-
-
-def on_sphere(**vectors: Array) -> None:
-    """Raise ValueError unless all vectors have norm 1."""
     for name, value in vectors.items():
-        if isinstance(value, Tracer):
+        if kernel != "gaussian" or isinstance(value, Tracer):
             continue
         norms = np.linalg.norm(np.asarray(value), axis=-1)
         worst = norms.flat[np.argmax(np.abs(norms - 1))]

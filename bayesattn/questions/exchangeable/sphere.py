@@ -4,8 +4,7 @@ By the Funk-Hecke formula, averaging f(k) with weight exp(kappa q . k) multiplie
 a Bessel function. Here kappa = 1 / gamma, and all functions are scaled so that a large kappa does not overflow.
 """
 
-from collections.abc import Sequence
-from typing import overload
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -18,14 +17,10 @@ LEAST_EIGENVALUE = 1e-30
 """Eigenvalues up to this size are left out."""
 
 
-@overload
-def bessel_ratio(degree: int, inverse_bandwidth: float, dimension: int) -> np.float64: ...
-@overload
-def bessel_ratio(degree: np.ndarray | Sequence[int], inverse_bandwidth: float, dimension: int) -> np.ndarray: ...
-def bessel_ratio(
-    degree: int | np.ndarray | Sequence[int], inverse_bandwidth: float, dimension: int
-) -> np.float64 | np.ndarray:
+def bessel_ratio(degree: Checked, inverse_bandwidth: float, dimension: int) -> Any:
     """a_l(kappa) = I_{l+d/2-1}(kappa) / I_{d/2-1}(kappa): the factor of a harmonic of degree l after softmax smoothing.
+
+    A number for one degree, an array for several.
 
     In three dimensions a_1 is Langevin's function coth(kappa) - 1 / kappa:
 

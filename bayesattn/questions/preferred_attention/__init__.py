@@ -2,7 +2,7 @@
 
 from bayesattn.questions.preferred_attention.comparison import AttentionComparison, compare_attention
 from bayesattn.questions.preferred_attention.evidence import ORDERS, ConditionalEvidence, conditional_evidence
-from bayesattn.questions.preferred_attention.maximum import MostProbableAttention, most_probable_attention
+from bayesattn.questions.preferred_attention.most_probable import MostProbableAttention, most_probable_attention
 
 __all__ = [
     "ORDERS",

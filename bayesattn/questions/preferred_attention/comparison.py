@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.questions.preferred_attention.evidence import checked_layers
-from bayesattn.questions.preferred_attention.maximum import log_prior_of
+from bayesattn.questions.preferred_attention.most_probable import log_prior_of
 from bayesattn.theory.evidence import MOST_COMBINED_ERRORS, evidence
 
 if TYPE_CHECKING:
@@ -44,25 +44,26 @@ class AttentionComparison(Described):
             width = self.widths[0]
         if width not in self.widths:
             raise BayesattnError(f"width must be one of {', '.join(map(str, self.widths))}, got {shown(width)}")
-        return self._ranked(width)["candidate"].iloc[0]
+        return self._ranked(width)[0]["candidate"]
 
     def summary(self) -> str:
         """A line for each width: the candidate with the largest log evidence, and how far it is above the next."""
         return "\n".join(f"N = {width}: {self._said(width)}" for width in self.widths)
 
-    def _ranked(self, width: int) -> "pd.DataFrame":
+    def _ranked(self, width: int) -> list[dict[Any, Any]]:
         """Rows of a width, the largest log evidence first."""
-        return self.table[self.table["width"] == width].sort_values("log_evidence", ascending=False, kind="stable")
+        rows = [row for row in self.table.to_dict("records") if row["width"] == width]
+        return sorted(rows, key=lambda row: -row["log_evidence"])
 
     def _said(self, width: int) -> str:
         ranked = self._ranked(width)
-        first, *others = ranked.itertuples()
-        text = f"{first.candidate!r}, log p(Y) = {with_error(first.log_evidence, first.error)}"
+        first, *others = ranked
+        text = f"{first['candidate']!r}, log p(Y) = {with_error(first['log_evidence'], first['error'])}"
         if others:
-            lead, error = -others[0].difference, others[0].difference_error
-            text += f", {with_error(lead, error)} above {others[0].candidate!r}"
+            lead, error = -others[0]["difference"], others[0]["difference_error"]
+            text += f", {with_error(lead, error)} above {others[0]['candidate']!r}"
             text += "" if lead > MOST_COMBINED_ERRORS * error else ", a difference within the errors"
-        unreliable = ", ".join(map(repr, ranked["candidate"][~ranked["reliable"]]))
+        unreliable = ", ".join(repr(row["candidate"]) for row in ranked if not row["reliable"])
         return text + (f"; NOT reliable: {unreliable}" if unreliable else "")
 
     def _described(self) -> tuple[str, dict[str, str]]:

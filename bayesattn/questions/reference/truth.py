@@ -3,20 +3,16 @@
 The second route checks the quantiles by the probabilities of values below them.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import arviz_stats
 import numpy as np
-import xarray as xr
 from jaxtyping import Float
 from scipy import stats
 
-from bayesattn._util.files import replace_file
 from bayesattn._util.text import Described
 
 if TYPE_CHECKING:
@@ -44,24 +40,6 @@ class Estimates:
     sd_error: Float[np.ndarray, " quantity"]
     below: Float[np.ndarray, "quantity level"]
     below_error: Float[np.ndarray, "quantity level"]
-
-    @classmethod
-    def of_chains(
-        cls,
-        values: Float[np.ndarray, "chain draw quantity"],
-        quantiles: Float[np.ndarray, "quantity level"],
-    ) -> "Estimates":
-        """Estimates from chains, with errors from effective sample sizes."""
-        drawn = xr.DataArray(values, dims=("chain", "draw", "quantity"))
-        under = drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))
-        return cls(
-            mean=values.mean((0, 1)),
-            mean_error=arviz_stats.mcse(drawn).values,
-            sd=values.std((0, 1)),
-            sd_error=arviz_stats.mcse(drawn, method="sd").values,
-            below=under.mean(("chain", "draw")).values,
-            below_error=arviz_stats.mcse(under.astype(float)).values,
-        )
 
     def z_scores(self, other: "Estimates") -> Float[np.ndarray, "quantity number"]:
         """Differences over combined errors: of the mean, the standard deviation, and the share below each quantile."""
@@ -158,19 +136,9 @@ class Truth(Described):
         columns |= {"effective draws": self.ess}
         return pd.DataFrame(columns, index=pd.Index(self.names, name="quantity"))
 
-    def save(self, file: Path) -> None:
-        """Write the truth, in place of an earlier one."""
-        arrays = {"names": np.array(self.names), "route": np.array(self.route), "data": np.array(self.data)}
-        arrays |= {name: getattr(self, name) for name in ("quantiles", "quantile_error", "ess")}
-        for route in ("first", "second"):
-            arrays |= {f"{route}_{each.name}": getattr(getattr(self, route), each.name) for each in fields(Estimates)}
-        packed = io.BytesIO()
-        np.savez_compressed(packed, allow_pickle=False, **arrays)
-        replace_file(file, packed.getvalue())
-
     @classmethod
     def open(cls, file: Path) -> "Truth":
-        """Truth from a file that `save` wrote."""
+        """Truth from a file that `benchmarks/reference_truths.py` wrote."""
         with np.load(file, allow_pickle=False) as stored:
             first, second = (
                 Estimates(**{each.name: stored[f"{route}_{each.name}"] for each in fields(Estimates)})

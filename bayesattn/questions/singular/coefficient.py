@@ -5,14 +5,12 @@ With S = |Y - f|^2, summed over examples and outputs, and S* its least value,
     lambda_hat(T) = E[S - S*] / (2 T)  ->  lambda  as T -> 0
 
 (Watanabe 2009). With the mean loss L_n = S / (2 n) of n examples, S / (2 T) is n beta L_n at T = 1 / beta. Given the order
-parameter U, the expectation has a closed form (`bayesattn.questions.singular.loss`). So a chain of U gives lambda_hat
-without drawing weights: everything but U is integrated out.
+parameter U, the expectation has a closed form (`expected_loss`). So a chain of U gives lambda_hat without drawing weights:
+everything but U is integrated out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -32,18 +30,14 @@ from bayesattn._util.checks import (
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described, with_error
 from bayesattn.checks.mixing import moments
 from bayesattn.models.model import Model
 from bayesattn.models.trees import CHAIN_AXES, Draws, opened_of
-from bayesattn.questions.singular.best_fit import BestFit, best_fit_of, reduced
-from bayesattn.questions.singular.limit import Interval, Limit, fitted, largest_multiplicity
-from bayesattn.questions.singular.loss import attained, example_losses, factors, loss
-from bayesattn.questions.singular.losses import by_losses
+from bayesattn.questions.singular.best_fit import best_fit_of, reduced
+from bayesattn.questions.singular.chain_of_losses import from_losses
+from bayesattn.questions.singular.expected_loss import attained, example_losses, factors, loss
+from bayesattn.questions.singular.result import Estimates, LearningCoefficient
 from bayesattn.theory import NotConverged
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DECADES = 9
 """Default number of temperatures, each a tenth of the one before; fewer where float64 does not allow so many."""
@@ -54,137 +48,6 @@ OPTIONS = {"target_accept_prob": 0.95}
 """Target acceptance of step sizes: with target 0.8, some chains at T = 1e-8 had 0.4 and hardly moved for a long time."""
 MOST_LABELS, MOST_ROWS, MOST_DRAWS = 2000, 500, 1000
 """Most labels, rows of the matrix to invert, and draws, for the losses of single examples."""
-
-
-class Differences(NamedTuple):
-    """Estimates from neighbouring temperatures, at their geometric means, with errors; shape (temperatures - 1,)."""
-
-    temperatures: Float[np.ndarray, " interval"]
-    value: Float[np.ndarray, " interval"]
-    error: Float[np.ndarray, " interval"]
-
-
-class Estimates(NamedTuple):
-    """Estimates at each temperature, with errors; arrays of shape (temperatures,)."""
-
-    value: Float[np.ndarray, " temperature"]
-    error: Float[np.ndarray, " temperature"]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class LearningCoefficient(Described):
-    """Learning coefficient at each of some temperatures, warmest first.
-
-    Args:
-        model: the posterior; its own temperature does not matter.
-        temperatures: T, shape (temperatures,).
-        value: lambda_hat(T) = E[S - S*] / (2 T).
-        error: Monte Carlo standard error of `value`, given S*.
-        slope: derivative of lambda_hat by log T; NaN of losses.
-        slope_error: its Monte Carlo standard error.
-        best_fit: S* and how it is known.
-        ess: effective sample size of the expectation given U, or of the losses.
-        rhat: its R-hat.
-        singular_fluctuation: half the sum over examples of the posterior variance of |Y_i - f_i|^2 / (2 T), with errors:
-            Watanabe's (2009) for noise of variance T and beta = 1, of these examples alone. None of losses, or if the
-            examples are compressed, or too many (`MOST_LABELS`, `MOST_ROWS`).
-        seed: seed of the chains.
-        stopped: reason why the series of default temperatures ended early, or None.
-    """
-
-    model: Model
-    temperatures: Float[np.ndarray, " temperature"]
-    value: Float[np.ndarray, " temperature"]
-    error: Float[np.ndarray, " temperature"]
-    slope: Float[np.ndarray, " temperature"]
-    slope_error: Float[np.ndarray, " temperature"]
-    best_fit: BestFit
-    ess: Float[np.ndarray, " temperature"]
-    rhat: Float[np.ndarray, " temperature"]
-    singular_fluctuation: Estimates | None
-    seed: int
-    stopped: str | None
-
-    @property
-    def two_temperature(self) -> Differences:
-        """Differences of E[S] over twice those of T, for neighbouring temperatures (Watanabe 2013); S* is not needed.
-
-        At finite T they are means of d(T lambda_hat) / dT between the two temperatures, stated at the middle of the two.
-        """
-        temperatures = self.temperatures
-        change = temperatures[:-1] - temperatures[1:]
-        sums, errors = temperatures * self.value, temperatures * self.error
-        return Differences(
-            (temperatures[:-1] + temperatures[1:]) / 2,
-            (sums[:-1] - sums[1:]) / change,
-            np.hypot(errors[:-1], errors[1:]) / change,
-        )
-
-    @cached_property
-    def from_evidence(self) -> Differences:
-        """Means of lambda_hat over log T from differences of `bayesattn.theory.evidence`; computed when first asked for.
-
-        lambda_hat = d(log p(Y) + P m log(T) / 2) / d log T - S* / (2 T). NaN where an evidence is not reliable; errors
-        take the evidences as independent.
-        """
-        smaller, residual = reduced(self.model)
-        found = theory.evidences(smaller, list(self.temperatures), seed=self.seed)
-        temperatures, labels = self.temperatures, np.size(smaller.labels)
-        least = (self.best_fit.square - residual) / (2 * temperatures)
-        evidence = np.array([each.log_evidence if each.reliable else np.nan for each in found])
-        total = evidence + labels * np.log(temperatures) / 2 + least
-        errors = np.array([each.error for each in found])
-        step = np.log(temperatures[:-1] / temperatures[1:])
-        return Differences(
-            np.sqrt(temperatures[:-1] * temperatures[1:]),
-            (total[:-1] - total[1:]) / step,
-            np.hypot(errors[:-1], errors[1:]) / step,
-        )
-
-    @cached_property
-    def fit(self) -> Limit:
-        """Fit of the limit of small T; see `limit` and `multiplicity`."""
-        largest = largest_multiplicity(self.model.architecture, self.model.path_inputs.shape[2])
-        return fitted(self.temperatures, self.value, self.error, largest)
-
-    @property
-    def limit(self) -> Interval:
-        """Learning coefficient lambda in the limit of small T, with its error; NaN if the series cannot tell."""
-        return self.fit.coefficient
-
-    @property
-    def multiplicity(self) -> Interval:
-        """Multiplicity theta, with its error; NaN if the series cannot tell."""
-        return self.fit.multiplicity
-
-    def summary(self) -> "pd.DataFrame":
-        """One row per temperature."""
-        import pandas as pd
-
-        columns = {name: getattr(self, name) for name in ("value", "error", "slope", "slope_error", "ess", "rhat")}
-        if self.singular_fluctuation is not None:
-            value, error = self.singular_fluctuation
-            columns |= {"fluctuation": value, "fluctuation_error": error}
-        return pd.DataFrame(columns, index=pd.Index(self.temperatures, name="temperature"))
-
-    def to_dict(self) -> PlainDict:
-        """The summary and all other results as plain numbers and lists, for JSON."""
-        return {
-            **self.summary().reset_index(names="temperatures").to_dict(orient="list"),
-            "best_fit": self.best_fit._asdict(),
-            "limit": self.limit._asdict(),
-            "multiplicity": self.multiplicity._asdict(),
-            "statement": self.fit.statement,
-            "stopped": self.stopped,
-            "two_temperature": {name: array.tolist() for name, array in self.two_temperature._asdict().items()},
-        }
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        coldest = f"{with_error(self.value[-1], self.error[-1])} at T = {self.temperatures[-1]:.2g}"
-        rows = {"coldest": coldest, "S*": f"{self.best_fit.square:.4g}, {self.best_fit.how}"}
-        if len(self.temperatures) > 1:
-            rows |= {"limit": self.fit.statement}
-        return f"Learning coefficient at {len(self.temperatures)} temperatures", rows
 
 
 @with_own_settings
@@ -241,21 +104,25 @@ def learning_coefficient(
     """
     require_kind("model", model, Model)
     model.require_gaussian()
-    job = checked_job(chains, warmup, draws, seed)
+    job: PlainDict = {
+        "sampler": "nuts",  # The options are its own.
+        "chains": positive_integer("chains", chains),
+        "warmup": positive_integer("warmup", warmup, 0),
+        "draws": positive_integer("draws", draws),
+        "seed": seed_number("seed", seed),
+        "keep": ("order_parameter",),
+        "options": OPTIONS,
+    }
     given = temperatures is not None
-    smaller, residual = reduced(model)
     if losses is not None:
         chosen = _checked(temperatures if given else model.temperature)
         if len(chosen) > 1:
             raise BayesattnError(f"temperatures must be one, that of the losses, got {shown(temperatures)}")
         warn_of_swapped_axes("losses", np.atleast_2d(losses))
-        column, least = by_losses(losses, smaller.replace(temperature=chosen[0]), residual, best_fit, noise, seed)
-        arrays: Any = {name: np.array([value]) for name, value in column.items()}
-        return LearningCoefficient(
-            model, np.array(chosen), **arrays, best_fit=least, singular_fluctuation=None, seed=seed, stopped=None
-        )
+        return from_losses(model, chosen[0], losses, noise, best_fit, seed)
     if noise is not None:
         raise BayesattnError(f"noise must be that of losses, which are not given, got {shown(noise)}")
+    smaller, residual = reduced(model)
     chosen = _checked(temperatures) if given else _decades(smaller)
     if progress is not None:
         progress("least sum of squares")
@@ -275,36 +142,23 @@ def learning_coefficient(
                 raise
             stopped = f"float64 does not suffice at T = {temperature:.3g}: {error}"
             break
-        estimates, drawn = by_chains(cold, tree)
-        lowest = residual + float(np.min(np.asarray(attained(cold.kernels, drawn))))
-        least = least.held_against(lowest, 2 * temperature * float(estimates["error"]))
+        estimates, drawn = _by_chains(cold, tree)
+        if least.how != "not needed":
+            lowest = residual + float(np.min(np.asarray(attained(cold.kernels, drawn))))
+            least = least.held_against(lowest, 2 * temperature * float(estimates["error"]))
         columns.append(estimates)
         spread.append(_fluctuation(model, temperature, drawn, chains))
-    arrays = {name: np.array([column[name] for column in columns]) for name in columns[0]}
+    arrays: Any = {name: np.array([column[name] for column in columns]) for name in columns[0]}
     reached = np.array(chosen[: len(columns)])
     offset = (least.square - residual) / (2 * reached)
     arrays |= {"value": arrays["value"] - offset, "slope": arrays["slope"] + offset}
-    fluctuation = np.array(spread)
-    estimates = None if np.isnan(fluctuation).all() else Estimates(*fluctuation.T)
+    fluctuation = None if np.isnan(spread).all() else Estimates(*np.array(spread).T)
     return LearningCoefficient(
-        model, reached, **arrays, best_fit=least, singular_fluctuation=estimates, seed=seed, stopped=stopped
+        model, reached, **arrays, best_fit=least, singular_fluctuation=fluctuation, seed=seed, stopped=stopped
     )
 
 
-def checked_job(chains: int, warmup: int, draws: int, seed: int) -> PlainDict:
-    """Arguments of `sample`; raises ValueError if they are not whole numbers."""
-    return {
-        "sampler": "nuts",  # The options are its own.
-        "chains": positive_integer("chains", chains),
-        "warmup": positive_integer("warmup", warmup, 0),
-        "draws": positive_integer("draws", draws),
-        "seed": seed_number("seed", seed),
-        "keep": ("order_parameter",),
-        "options": OPTIONS,
-    }
-
-
-def by_chains(cold: Model, tree: xr.DataTree) -> tuple[dict[str, np.ndarray], Float[Array, "draw row column"]]:
+def _by_chains(cold: Model, tree: xr.DataTree) -> tuple[dict[str, np.ndarray], Float[Array, "draw row column"]]:
     """E[S] / (2 T), its error, slope and mixing from collapsed draws of a reduced model, with their factors of U."""
     points = tree["posterior"].to_dataset()["bartlett"].values
     drawn = factors(cold, points.reshape(-1, points.shape[-1]))

@@ -25,8 +25,8 @@ from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.models.weights import weights as weights_of_draws
 from bayesattn.network import network
 from bayesattn.questions.heads.units import heads_of, names_of_heads
-from bayesattn.questions.singular.best_fit import best_fit_of, reduced
-from bayesattn.questions.singular.coefficient import by_chains, checked_job, learning_coefficient
+from bayesattn.questions.singular.best_fit import reduced
+from bayesattn.questions.singular.coefficient import learning_coefficient
 from bayesattn.samplers import sample
 
 if TYPE_CHECKING:
@@ -118,14 +118,18 @@ def head_capacities(
     model.require_gaussian()
     temperature = positive("temperature", model.temperature if temperature is None else temperature)
     smaller = reduced(model)[0].replace(temperature=temperature)
-    _report(progress, "the whole network")
-    tree = sample(smaller, progress=False, **checked_job(chains, warmup, draws, seed))
-    least = best_fit_of(smaller, seed=seed).square
-    whole, _ = by_chains(smaller, tree)
     job: Any = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
+    trees = []
+
+    def sampled(cold: Model, **settings: Any) -> xr.DataTree:
+        trees.append(sample(cold, **settings))
+        return trees[-1]
+
+    _report(progress, "the whole network")
+    whole = learning_coefficient(smaller, temperature, sample=sampled, **job)
     if weights is None:
         thin = max(1, -(-chains * draws // MOST_DRAWS))
-        dataset = weights_of_draws(tree, smaller, seed, thin=thin)
+        dataset = weights_of_draws(trees[0], smaller, seed, thin=thin)
         drawn = (dataset.sizes["chain"], dataset.sizes["draw"])
         frozen = {str(name): jnp.asarray(array.values).reshape(-1, *array.shape[2:]) for name, array in dataset.items()}
     else:
@@ -141,10 +145,10 @@ def head_capacities(
             continue
         _report(progress, f"without {name!r} of layer {layer}")
         rest = learning_coefficient(without_head(smaller, layer, head), temperature, **job)
-        without.append((rest.value[0], rest.error[0], rest.best_fit.square - least))
+        without.append((rest.value[0], rest.error[0], rest.best_fit.square - whole.best_fit.square))
     (capacities, errors), (left, left_errors, misfits) = np.array(alone, float).T, np.array(without, float).T
-    whole_value = float(whole["value"]) - least / (2 * temperature), float(whole["error"])
-    return HeadCapacities(names, temperature, capacities, errors, left, left_errors, misfits, whole_value)
+    of_all = float(whole.value[0]), float(whole.error[0])
+    return HeadCapacities(names, temperature, capacities, errors, left, left_errors, misfits, of_all)
 
 
 @with_own_settings

@@ -135,6 +135,7 @@ class _Posterior(NamedTuple):
             determinant = ones * squares - terms**2
             mean = (squares * of_values - terms * of_terms) / determinant
             size = (ones * of_terms - terms * of_values) / determinant
+            sd = np.sqrt(squares / determinant)
         residual = values - mean[..., None] - size[..., None] * term
         misfit = np.sum(residual**2 / variances, -1) + (size / LARGEST_TERM) ** 2
         log_weight = -(misfit + np.log(determinant) + np.sum(np.log(variances), -1)) / 2 - np.log(theta[..., 0])
@@ -144,7 +145,7 @@ class _Posterior(NamedTuple):
         return cls(
             special.softmax(np.where(decreases, log_weight, -np.inf)),
             mean,
-            np.sqrt(squares / determinant),
+            sd,
             multiplicities,
             float(stats.chi2.sf(np.min(np.where(decreases, misfit, np.inf)), freedom)),
         )

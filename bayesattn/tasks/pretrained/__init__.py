@@ -21,11 +21,10 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import require_new, user_path
 from bayesattn._util.watched import watched
-from bayesattn.fixed_attention.padding import at_places, equally_long, padded_ends, warn_if_padded, without_padding
-from bayesattn.fixed_attention.paths import checked_mask
-from bayesattn.fixed_attention.row_sums import checked_tolerance
+from bayesattn.fixed_attention import checked_mask, checked_tolerance
+from bayesattn.tasks.pretrained.activations import Store, TransformerActivations
+from bayesattn.tasks.pretrained.padding import at_places, equally_long, padded_ends, warn_if_padded, without_padding
 from bayesattn.tasks.pretrained.pytorch import evaluated, pad_token
-from bayesattn.tasks.pretrained.read import Store, TransformerActivations
 
 BATCH_SIZE = 32
 """Sequences that a transformer reads at a time."""

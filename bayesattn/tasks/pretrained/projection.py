@@ -9,7 +9,7 @@ from jaxtyping import Float
 from bayesattn._util.checks import Checked, positive_integer
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
-from bayesattn.fixed_attention.paths import checked_tokens
+from bayesattn.fixed_attention import checked_tokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,13 +15,13 @@ from bayesattn._util.checks import Checked, require_kind, require_memory, truth
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
-from bayesattn.fixed_attention.paths import (
-    checked_mask,
+from bayesattn.fixed_attention import (
+    ROW_TOLERANCE,
+    cause_of_sums,
     checked_matrices,
     checked_tokens,
     paths_from_matrices,
 )
-from bayesattn.fixed_attention.row_sums import ROW_TOLERANCE, cause_of_sums
 from bayesattn.tasks.pretrained.projection import Projection
 
 CHUNK_BYTES = 2**26
@@ -117,22 +117,23 @@ class Store:
     def new(cls, examples: int, shape: tuple[int, ...], chosen: dict[int, list[int]], folder: Path | None) -> "Store":
         """Store without entries, of the chosen heads of layers whose states have a shape (T, N_0)."""
         tokens, features = shape
-        products, sums = np.zeros((len(chosen), 2)), np.ones(2)
         shapes = {"inputs": (examples, tokens, features)} | {
             f"attention_{layer}": (examples, len(kept), tokens, tokens) for layer, kept in chosen.items()
         }
         if folder is None:
             needed = 4 * sum(map(math.prod, shapes.values()))
             require_memory("the attention", needed, "give a folder, or use fewer layers, heads or tokens")
-            inputs, *attention = (np.empty(size, np.float32) for size in shapes.values())
-            return cls(chosen, inputs, attention, np.empty((examples, tokens), bool), products, sums)
-        folder.mkdir(parents=True)
+        else:
+            folder.mkdir(parents=True)
 
-        def mapped(name: str, size: tuple[int, ...], kind: Any = np.float32) -> np.ndarray:
+        def empty(name: str, size: tuple[int, ...], kind: Any = np.float32) -> np.ndarray:
+            if folder is None:
+                return np.empty(size, kind)
             return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=kind, shape=size)
 
-        inputs, *attention = (mapped(name, size) for name, size in shapes.items())
-        return cls(chosen, inputs, attention, mapped("mask", (examples, tokens), bool), products, sums)
+        inputs, *attention = (empty(name, size) for name, size in shapes.items())
+        mask = empty("mask", (examples, tokens), bool)
+        return cls(chosen, inputs, attention, mask, np.zeros((len(chosen), 2)), np.ones(2))
 
     def put(
         self,
@@ -144,10 +145,9 @@ class Store:
     ) -> None:
         """Check and keep one batch: hidden states before and after each layer, and attention."""
         examples, tokens = mask.shape
-        checked_mask(mask, examples, tokens)
+        shape = (examples, tokens, self.inputs.shape[2])
         for each in itertools.chain(*states):
-            if each.shape != (wanted := (examples, tokens, self.inputs.shape[2])):
-                raise BayesattnError(f"hidden states must have shape {wanted}, got {each.shape}")
+            checked_tokens("hidden states", each, mask, shape)
         for each in attention:
             if each.shape != (wanted := (examples, each.shape[1], tokens, tokens)):
                 raise BayesattnError(f"attention must have shape {wanted}, got {each.shape}")
@@ -165,10 +165,7 @@ class Store:
             )
         self.sums[:] = np.minimum(self.sums[0], lowest), np.maximum(self.sums[1], highest)
         attention = checked_matrices([_normalised(each) for each in attention], examples, tokens, mask)
-        before, _ = checked_tokens("hidden states", states[0][0], mask)
-        for _, after in states:
-            checked_tokens("hidden states", after, mask)
-        self.inputs[part], self.mask[part] = before, mask
+        self.inputs[part], self.mask[part] = np.where(mask[..., None], states[0][0], 0), mask
         for kept, each in zip(self.attention, attention, strict=True):
             kept[part] = each
         for sums, (start, end) in zip(self.products, states, strict=True):

@@ -1,4 +1,4 @@
-"""lambda_hat from a chain of losses, which any sampler of the weights gives."""
+"""Learning coefficient from a chain of losses, which any sampler of the weights gives."""
 
 import warnings
 
@@ -10,19 +10,17 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.models.model import Model
 from bayesattn.models.trees import CHAIN_AXES
-from bayesattn.questions.singular.best_fit import BestFit, best_fit_of, regression
+from bayesattn.questions.singular.best_fit import best_fit_of, reduced, regression
+from bayesattn.questions.singular.result import LearningCoefficient
 
 LEAST_MEAN_ERRORS = 5
 """Standard errors by which a mean of losses, or a single noisy loss, may fall below the least possible one."""
 
 
-def by_losses(
-    losses: Checked, smaller: Model, residual: float, best_fit: float | None, noise: Checked, seed: int
-) -> tuple[dict[str, float], BestFit]:
-    """lambda_hat, its error, slope (unknown) and mixing, and S*; arguments and errors as for `learning_coefficient`.
-
-    `smaller` is a reduced model at the temperature of the losses, and `residual` what it leaves out of |Y|^2.
-    """
+def from_losses(
+    model: Model, temperature: float, losses: Checked, noise: Checked, best_fit: Checked, seed: int
+) -> LearningCoefficient:
+    """Learning coefficient from losses at one temperature; arguments and errors as for `learning_coefficient`."""
     noise = noise if noise is None else not_negative("noise", noise)
     array = np.atleast_2d(finite("losses", reals("losses", losses)))
     if array.ndim != 2 or array.shape[1] < FEWEST_DRAWS or array.min() < 0:
@@ -30,9 +28,10 @@ def by_losses(
             f"losses must be sums of squares of shape (draw,) or (chain, draw), with at least {FEWEST_DRAWS} draws, got"
             f" shape {np.shape(losses)} and a least value of {array.min(initial=np.inf):.3g}"
         )
+    smaller, residual = reduced(model)
     least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
-    found = moments(xr.DataArray(array / (2 * smaller.temperature), dims=CHAIN_AXES))
-    mean, mean_error = float(array.mean()), 2 * smaller.temperature * float(np.nan_to_num(found["error"]))
+    found = moments(xr.DataArray(array / (2 * temperature), dims=CHAIN_AXES))
+    mean, mean_error = float(array.mean()), 2 * temperature * float(np.nan_to_num(found["error"]))
     reached = residual + (regression(smaller) if np.any(smaller.labels) else 0.0)
     if mean < reached * (1 - 1e-9) - LEAST_MEAN_ERRORS * mean_error:
         raise BayesattnError(
@@ -50,6 +49,9 @@ def by_losses(
             " and S* is kept",
             stacklevel=4,
         )
-    estimates = {name: float(found[name]) for name in ("error", "ess", "rhat")}
-    value = float(found["mean"]) - least.square / (2 * smaller.temperature)
-    return {"value": value, "slope": np.nan, "slope_error": np.nan} | estimates, least
+    found["mean"] = found["mean"] - least.square / (2 * temperature)
+    value, error, ess, rhat = (np.atleast_1d(found[name]) for name in ("mean", "error", "ess", "rhat"))
+    unknown = np.array([np.nan])
+    return LearningCoefficient(
+        model, np.array([temperature]), value, error, unknown, unknown, least, ess, rhat, None, seed, stopped=None
+    )

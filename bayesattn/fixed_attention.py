@@ -1,4 +1,4 @@
-"""Path inputs from fixed attention heads (THEORY sections 1 and 2).
+"""Fixed attention as arrays: matrices from queries and keys, and path inputs from matrices (THEORY sections 1 and 2).
 
 The attention that a path pays to each token is accumulated backwards from the readout token, layer by layer. So the
 largest array in memory is one layer's attention matrices for a batch of examples, never (examples, paths, tokens, tokens).
@@ -20,6 +20,7 @@ from bayesattn._util.checks import (
     entries,
     finite,
     finite_array,
+    number,
     one_of,
     readable,
     real_array,
@@ -29,7 +30,6 @@ from bayesattn._util.checks import (
 )
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
-from bayesattn.fixed_attention.row_sums import ROW_TOLERANCE, checked_tolerance, renormalise_hint
 
 READOUTS = ("last", "first", "mean")
 EVERY_POSITION = "all"
@@ -37,6 +37,14 @@ EVERY_POSITION = "all"
 NONLINEARITIES = ("softmax", "hardmax")
 BATCH_BYTES = 2**26
 """Approximate memory of the attention matrices that are formed at a time; it sets the number of examples in a batch."""
+ROW_TOLERANCE = 1e-5
+"""Largest deviation of the sums of rows from 1, and of weights on padding from 0."""
+HALF_PRECISION_DEVIATION = 0.02
+"""Deviation of a row's sum from 1 that half precision explains.
+
+Weights rounded to bfloat16, with 8 significant bits, sum to 1 within 2^-8 = 0.004; a softmax in bfloat16 adds a
+few times that.
+"""
 LayerWeights = Float[Array, "head feature feature"]
 QueryKeyWeights = tuple[Float[Array, "head key_feature feature"], Float[Array, "head key_feature feature"]]
 
@@ -254,6 +262,32 @@ def checked_matrices(
     return checked
 
 
+def checked_tolerance(renormalise: Checked) -> float:
+    """Largest accepted deviation of the sums of rows from 1; raises ValueError unless it is from 0 to below 1."""
+    if renormalise is None:
+        return ROW_TOLERANCE
+    expected = "a number of at least 0 and below 1"
+    if not 0 <= (tolerance := number("renormalise", renormalise, expected)) < 1:
+        raise BayesattnError(f"renormalise must be {expected}, got {tolerance:g}")
+    return tolerance
+
+
+def renormalise_hint(sums: np.ndarray, renormalise: float | None) -> str:
+    """End of the error about row sums: the limit exceeded, or advice if the cause of the deviation from 1 is known."""
+    if renormalise is not None:
+        return f", more than renormalise, {renormalise:g}"
+    off = np.abs(sums - 1).max()
+    advice = f"; renormalise={min(2 * off, (1 + off) / 2):.2g} divides rows by their sums"
+    return f": {cause}{advice}" if (cause := cause_of_sums(sums.min(), sums.max())) else ""
+
+
+def cause_of_sums(lowest: float, highest: float) -> str:
+    """What explains rows whose sums are not 1: rounding has both signs, a missing share only one."""
+    if lowest > 0 and highest <= 1 + ROW_TOLERANCE:
+        return "a share is missing, as that of attention sinks"
+    return "half precision explains this" if max(1 - lowest, highest - 1) <= HALF_PRECISION_DEVIATION else ""
+
+
 def _refuse_one_layer(name: str, value: Checked, axes: int) -> None:
     """Raise ValueError for the array of one layer where one for each layer is expected."""
     if 0 < (got := getattr(value, "ndim", axes)) < axes:
@@ -320,21 +354,14 @@ def attention_matrices(
     return largest / largest.sum(axis=-1, keepdims=True)
 
 
-@with_own_settings
-def readout_weights(tokens: int, readout: str) -> Float[Array, " token"]:
-    """Weight of each token in the readout: one-hot, or 1 / T for the mean."""
-    if readout == "mean":
-        return jnp.asarray(np.full(tokens, 1 / tokens))
-    return jnp.asarray(np.eye(tokens)[0 if readout == "first" else -1])
-
-
 @partial(jax.jit, static_argnames=("tokens", "readout"))
 def readout_rows(tokens: int, readout: str, mask: Checked = None) -> Float[Array, "example_or_one row token"]:
     """Weight of each token in the readout: one row, or one per position; with a mask, such rows for each example."""
     if readout == EVERY_POSITION:
         return jnp.eye(tokens)[None]
     if mask is None:
-        return readout_weights(tokens, readout)[None, None]
+        weights = np.full(tokens, 1 / tokens) if readout == "mean" else np.eye(tokens)[0 if readout == "first" else -1]
+        return jnp.asarray(weights)[None, None]
     mask = jnp.asarray(mask)
     if readout == "mean":
         return (mask / mask.sum(1, keepdims=True))[:, None]
