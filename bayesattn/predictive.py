@@ -41,7 +41,7 @@ from bayesattn.models.trees import (
     require_finite,
 )
 from bayesattn.prediction import PosteriorPrediction
-from bayesattn.samplers.goal import DRAWS_AT_FIRST_CHECK
+from bayesattn.samplers.stopping import DRAWS_AT_FIRST_CHECK
 from bayesattn.theory import bartlett
 
 if TYPE_CHECKING:

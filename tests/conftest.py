@@ -40,7 +40,7 @@ LONGEST = [
     "test_dense.py",
     "test_attention_model.py",
     "test_coefficient.py",
-    "test_elsewhere.py",
+    "test_external.py",
 ]
 """Files of tests that take longest, those that compile most of them."""
 ROOM = 2**32

@@ -19,7 +19,7 @@ from bayesattn.tasks import Digits
 
 PACKAGE = Path(__file__).parents[1] / "bayesattn"
 HOMES = {
-    "blackjax": {"samplers.langevin", "samplers.smc"},
+    "blackjax": {"samplers.langevin"},
     "dask": {"gather", "jobs.sweep"},
     "distributed": {"jobs.sweep"},
     "jinja2": {"jobs.report"},

@@ -179,13 +179,13 @@ def calibrate(
     ranks, kept, bias = [], [], []
     for first in range(0, count, SIMULATIONS_PER_BATCH):
         batch = slice(first, min(first + SIMULATIONS_PER_BATCH, count))
-        key = stream(seed, "calibration", fingerprint(model), job.sampler, job.parameterisation, str(first))
+        key = stream(seed, "calibration", fingerprint(model), job.sampler_name, job.parameterisation, str(first))
         outputs = _posterior_draws(model, simulations.labels[batch], job, key)
         posterior = outputs["posterior"]
         ranked = np.asarray(ranked_of_all(posterior, simulations.labels[batch]))
         if not np.isfinite(ranked).all():
             raise FloatingPointError(
-                f"sampler {job.sampler!r} met a value that is not finite; a smaller step size may help"
+                f"sampler {job.sampler_name!r} met a value that is not finite; a smaller step size may help"
             )
         truth = simulations.quantities[batch, None]
         # If U is singular, correlations are 1 or -1; such ties are broken at random.
@@ -239,7 +239,7 @@ def joint_test(
             " earlier labels; use calibration.calibrate instead"
         )
     tuning_key, start_key, fresh_key = jax.random.split(
-        stream(seed, "joint test", fingerprint(model), job.sampler, job.parameterisation), 3
+        stream(seed, "joint test", fingerprint(model), job.sampler_name, job.parameterisation), 3
     )
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
     # Neither the transition nor its whitening may depend on the drawn labels. Whitening is by the prior, or by the model's
@@ -247,7 +247,7 @@ def joint_test(
     by_whitening = job.parameterisation == "collapsed"
     prepared = collapsed.prepare(model, "prior") if by_whitening and has_fixed_attention(model) else {}
     ready = plan(simulated, job, prepared, other_labels=True)
-    options = options_for(job.sampler, ready.posterior, job.options)
+    options = options_for(job.kernel, ready.posterior, job.options)
     if options.get("adapt_step_size", True) or "step_size" not in options:
         state = ready.program.start(tuning_key, ready.posterior)
         while (left := warmup - int(state.i)) > 0:
@@ -275,7 +275,7 @@ def joint_test(
     @jax.jit
     @of_each
     def chain(init_key, key, sites, labels):
-        transition = kernel(job.sampler, type(posterior), options)
+        transition = kernel(job.kernel, type(posterior), options)
         state = transition.init(init_key, 0, sites, (posterior.with_labels(labels),), {})
 
         def iterate(carry, key):

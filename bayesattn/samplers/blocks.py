@@ -22,10 +22,10 @@ from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.posterior import Posterior
-from bayesattn.samplers import curvature, elsewhere
-from bayesattn.samplers.goal import Goal
+from bayesattn.samplers import curvature, external
 from bayesattn.samplers.job import MINIBATCHED, SAMPLERS, Job
 from bayesattn.samplers.program import Program, program_of
+from bayesattn.samplers.stopping import Goal
 
 MOST_DRAWS_PER_BLOCK = 250
 MOST_BYTES_PER_BLOCK = 2**25
@@ -114,10 +114,10 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
-    pair = elsewhere.is_pair(job.sampler)
+    pair = external.is_pair(job.kernel)
     if pair and other_labels:
         raise BayesattnError(
-            f"sampler must take other labels here, got {elsewhere.PAIR}, whose log density has fixed labels: use a NumPyro"
+            f"sampler must take other labels here, got {external.PAIR}, whose log density has fixed labels: use a NumPyro"
             " kernel"
         )
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
@@ -129,14 +129,14 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
             prepared = curvature.refined(model, prepared)
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **prepared)
     if pair:
-        elsewhere.require_density(job.sampler, posterior)
+        external.require_density(job.kernel, posterior)
     vectorised = job.chain_method == "vectorised"
-    chain_program = program_of(posterior, job.sampler, job.options, job.warmup, tuple(job.keep), vectorised)
+    chain_program = program_of(posterior, job.kernel, job.options, job.warmup, tuple(job.keep), vectorised)
     shapes = chain_program.shapes(posterior)
     if not shapes["posterior"]:
         raise BayesattnError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS_PER_BLOCK, MOST_BYTES_PER_BLOCK // bytes_per_draw(shapes)))
-    key = stream(job.seed, "chains", fingerprint(model), elsewhere.without_number(job.sampler), job.parameterisation)
+    key = stream(job.seed, "chains", fingerprint(model), job.sampler_name, job.parameterisation)
     return Plan(chain_program, posterior, prepared, shapes, block, key)
 
 

@@ -20,6 +20,7 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import branch, fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models import Collapsed, Model, collapsed
+from bayesattn.samplers.hmc import Hmc
 from bayesattn.samplers.program import Program, program_of
 from bayesattn.theory.bartlett import affine_from_whitened
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, too_many
@@ -56,7 +57,7 @@ def whitened_by_mean_curvature(model: Model, prepared: PlainDict) -> PlainDict:
     """
     shapes = collapsed.structure(model)
     key, posterior = stream(0, "curvature", fingerprint(model)), Collapsed.of(model, **prepared)
-    chain = program_of(posterior, "hmc", {"num_steps": LEAPFROG_STEPS}, STEPS_PER_ROUND, ("order_parameter",))
+    chain = program_of(posterior, Hmc, {"num_steps": LEAPFROG_STEPS}, STEPS_PER_ROUND, ("order_parameter",))
     for number in range(ROUNDS):
         posterior = posterior.with_prepared(prepared)
         keys = jax.random.split(branch(key, str(number)), CHAINS)

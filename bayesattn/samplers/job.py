@@ -11,11 +11,11 @@ import numpy as np
 
 from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainMapping
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.models.model import Model
 from bayesattn.models.posterior import Posterior
 from bayesattn.models.registry import NAMES, names_where
-from bayesattn.samplers import elsewhere, hmc, langevin, tempered
+from bayesattn.samplers import external, hmc, langevin, tempered
 from bayesattn.samplers.options import checked_options
 from bayesattn.theory.bartlett import may_have_modes_apart
 
@@ -44,11 +44,6 @@ NAMES_ELSEWHERE = {
 QUANTITIES = ("order_parameter", "latent", "prediction", "queries_keys", "weights")
 
 
-def sampler_class(name: str) -> type:
-    """Class of a sampler, by its name; raises ValueError for an unknown one."""
-    return SAMPLERS.get(name) or elsewhere.kernel_class(name) or SAMPLERS[one_of("sampler", name, [AUTO, *SAMPLERS])]
-
-
 def suited_sampler(model: Posterior) -> str:
     """Sampler that "auto" stands for: "tempered" for networks that may have modes apart, "nuts" for all others.
 
@@ -63,8 +58,8 @@ class Job:
 
     Args:
         sampler: "nuts", "hmc", "tempered" or one of the Langevin samplers, see `SAMPLERS`; or a NumPyro kernel, such as
-            `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair of BlackJAX's form. The job
-            stores its name. "auto" is replaced by `for_model`, which every function that samples calls.
+            `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair of BlackJAX's form. A class of
+            `numpyro.infer` becomes its name. "auto" is replaced by `for_model`, which every function that samples calls.
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
@@ -93,10 +88,9 @@ class Job:
     options: PlainMapping = field(default_factory=dict)
 
     def __post_init__(self):
-        if not isinstance(self.sampler, str):
-            object.__setattr__(self, "sampler", elsewhere.name_of(self.sampler))
-        object.__setattr__(self, "sampler", elsewhere.canonical(self.sampler))
-        kernel = None if self.sampler == AUTO else sampler_class(self.sampler)
+        kernel = self.kernel
+        if kernel is not None and not (isinstance(self.sampler, str) and self.sampler in SAMPLERS):
+            object.__setattr__(self, "sampler", external.checked(kernel))
         one_of("parameterisation", self.parameterisation, NAMES)
         for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("thin", 1)):
             object.__setattr__(self, name, positive_integer(name, getattr(self, name), minimum))
@@ -114,9 +108,29 @@ class Job:
         if kernel is not None:
             self._complete_options(kernel)
 
-    def _complete_options(self, kernel: type) -> None:
-        options = checked_options(self.sampler, kernel, self.options)
-        presets = PRESETS.get(self.sampler, {})
+    @property
+    def kernel(self) -> Any:
+        """The sampler itself: a class of kernels, an instance of one, or an (init, step) pair; None for "auto"."""
+        if not isinstance(self.sampler, str):
+            return self.sampler
+        if self.sampler == AUTO:
+            return None
+        known = SAMPLERS.get(self.sampler) or external.class_named(self.sampler)
+        return known or SAMPLERS[one_of("sampler", self.sampler, [AUTO, *SAMPLERS])]
+
+    @property
+    def sampler_name(self) -> str:
+        """Name of the sampler; of one without a name, that of its class."""
+        return external.name_of(self.sampler)
+
+    @property
+    def table(self) -> PlainDict:
+        """Settings as plain values."""
+        return vars(self) | {"sampler": self.sampler_name}
+
+    def _complete_options(self, kernel: Any) -> None:
+        options = checked_options(self.sampler_name, kernel, self.options)
+        presets = PRESETS.get(self.sampler_name, {})
         if self.sampler in MINIBATCHED and self.parameterisation not in (serving := names_where("minibatches")):
             raise BayesattnError(
                 f"sampler {self.sampler!r} serves parameterisations {', '.join(serving)}, in which labels are independent,"

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -9,11 +10,13 @@ from bayesattn._util.checks import positive, positive_integer, shown, suggestion
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 
+NO_OPTIONS = ("model", "potential_fn", "init_strategy")
+"""Arguments of NumPyro's kernels that are not options of a sampler."""
 LARGEST_TREE_DEPTH = 30
 """Largest tree depth: a deeper tree has more leaves than a 32-bit integer can count."""
 
 
-def checked_options(sampler: str, kernel: type, options: object) -> PlainDict:
+def checked_options(sampler: str, kernel: Any, options: object) -> PlainDict:
     """Options with lists as tuples; raises ValueError for an option that the kernel does not have, or an invalid value."""
     if not isinstance(options, Mapping):
         raise BayesattnError(f"options must be a dictionary of options of the sampler, got {shown(options)}")
@@ -35,10 +38,12 @@ def checked_options(sampler: str, kernel: type, options: object) -> PlainDict:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
 
 
-def option_names(kernel: type) -> list[str]:
-    """Options of a kernel's constructor, including those of parent classes if it passes keyword arguments on."""
-    if hasattr(kernel, "options"):
-        return sorted(kernel.options)
+def option_names(kernel: Any) -> list[str]:
+    """Options of a sampler; those of a class of this package include the ones of its parents, if it passes them on."""
+    if not isinstance(kernel, type):
+        return []
+    if not kernel.__module__.startswith(__package__):
+        return sorted(name for name in inspect.signature(kernel).parameters if name not in NO_OPTIONS)
     names: list[str] = []
     for base in kernel.__mro__:
         if "__init__" in vars(base):

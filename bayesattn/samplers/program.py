@@ -14,7 +14,9 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import branch, first_key
 from bayesattn.models import CENTRAL, Parameterisation
-from bayesattn.samplers.job import BIASED, QUANTITIES, sampler_class
+from bayesattn.samplers.adapter import Unadjusted
+from bayesattn.samplers.external import NumpyroKernel, PairKernel, is_pair
+from bayesattn.samplers.job import QUANTITIES, SAMPLERS
 from bayesattn.samplers.options import option_names
 
 State = TypeVar("State")
@@ -49,15 +51,15 @@ class Program(NamedTuple):
     shapes: Callable
 
 
-def options_for(sampler: str, posterior: Parameterisation, options: PlainMapping) -> PlainDict:
+def options_for(sampler: Any, posterior: Parameterisation, options: PlainMapping) -> PlainDict:
     """Options of a sampler, which override the posterior's defaults for the options that the sampler takes."""
-    takes = option_names(sampler_class(sampler))
+    takes = option_names(sampler)
     return {name: value for name, value in posterior.options.items() if name in takes} | dict(options)
 
 
 def program_of(
     posterior: Parameterisation,
-    sampler: str,
+    sampler: Any,
     options: PlainMapping,
     warmup: int,
     keep: tuple[str, ...],
@@ -68,21 +70,24 @@ def program_of(
     return program(sampler, type(posterior), warmup, settings, keep, vectorised)
 
 
-def kernel(sampler: str, parameterisation: type[Parameterisation], options: PlainMapping) -> Any:
-    """A new kernel of a sampler for the NumPyro program of a parameterisation.
+def kernel(sampler: Any, parameterisation: type[Parameterisation], options: PlainMapping) -> Any:
+    """A new kernel of a sampler, as `Job.kernel` has it, for the NumPyro program of a parameterisation.
 
     Raises:
         ValueError: an option that the sampler does not have, or an invalid value.
     """
+    if is_pair(sampler):
+        return PairKernel(sampler)
+    make = sampler if sampler in SAMPLERS.values() else partial(NumpyroKernel, sampler)
     try:
-        return sampler_class(sampler)(parameterisation.program, **options)
+        return make(parameterisation.program, **options)
     except TypeError as error:
-        raise BayesattnError(f"options of sampler {sampler!r}: {error}") from None
+        raise BayesattnError(f"options of sampler {sampler.__name__!r}: {error}") from None
 
 
 @lru_cache(maxsize=32)
 def program(
-    sampler: str,
+    sampler: Any,
     parameterisation: type[Parameterisation],
     warmup: int,
     options: tuple,
@@ -113,7 +118,7 @@ def program(
         if "lp" not in statistics:
             statistics |= {"lp": posterior.log_density(state.z)}
         outputs = {"posterior": kept, "sample_stats": statistics}
-        if sampler in BIASED and (central := {name: kept[name] for name in CENTRAL if name in kept}):
+        if isinstance(described, Unadjusted) and (central := {name: kept[name] for name in CENTRAL if name in kept}):
             half = posterior.quantities(state.half.z, key)
             outputs["step_size_bias"] = described.bias(central, {name: half[name] for name in central})
         return outputs

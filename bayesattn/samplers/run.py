@@ -23,8 +23,8 @@ from bayesattn.models.arviz import axes, axis_names, data_groups, tree_of
 from bayesattn.models.description import ATTRIBUTE, described, plain_table
 from bayesattn.models.posterior import Posterior
 from bayesattn.samplers.blocks import Chains, Outputs, Progress, advance, bytes_per_draw, plan, write_region
-from bayesattn.samplers.goal import Goal, entries, warn_of_poor_mixing
 from bayesattn.samplers.job import Job
+from bayesattn.samplers.stopping import Goal, entries, warn_of_poor_mixing
 
 if TYPE_CHECKING:
     import xarray as xr  # imports pandas, which takes half as long as importing JAX
@@ -119,7 +119,7 @@ def sample(
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = axis_names(model) | {"draw": job.draw_numbers[:kept]}
     tree = tree_of(outputs | data_groups(model), coords, axes(model))
-    tree.attrs[ATTRIBUTE] = json.dumps(described(model) | {"sampler": tomli_w.dumps(plain_table(vars(job)))})
+    tree.attrs[ATTRIBUTE] = json.dumps(described(model) | {"sampler": tomli_w.dumps(plain_table(job.table))})
     return tree
 
 

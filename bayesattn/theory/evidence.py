@@ -9,7 +9,6 @@ particles that do not mix (islands) then agree on a wrong value.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +26,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
+from bayesattn.theory.annealing import MOVES, Annealed, Singular, ToPosterior, anneal, bridge, prior_draws
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import (
     AMPLE_DEGREES_OF_FREEDOM,
@@ -38,11 +37,11 @@ from bayesattn.theory.bartlett import (
     narrowed,
     strengths_of_rows,
 )
-from bayesattn.theory.mixture import COMPONENT_COUNTS, DEGREES_OF_FREEDOM, Component, mixture, refitted
+from bayesattn.theory.mixture import COMPONENT_COUNTS, Component, Mixture, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
-from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
+from bayesattn.theory.particles import log_ratios, spanning_of, systematic
+from bayesattn.theory.problem import Problem, Shapes, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
-from bayesattn.theory.whitening import Whitening
 
 LARGEST_RELIABLE_ERROR = 0.3
 """Largest error, in nats, of a reliable evidence."""
@@ -240,7 +239,7 @@ def _estimates(
             best = max(best, *(estimate.log_evidence for estimate in estimates.values()))
             # Annealing lags behind, so a temperature that it drops may have a mode that it has not found.
             left = [cold for cold in left if cold not in annealed]
-            starts = np.asarray(prior_draws(branch(key, "given up"), SEARCHES_PER_DROPPED_TEMPERATURE, ordered, shapes))
+            starts = prior_draws(branch(key, "given up"), SEARCHES_PER_DROPPED_TEMPERATURE, ordered, shapes)
             left = [cold for cold in left if _greatest_mass(ordered.at(cold), shapes, starts) > best - within]
             if not left:
                 break
@@ -349,11 +348,12 @@ def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes,
         mode, problem = find_mode(process, arch)
     except NotConverged:
         return unknown
+    size = len(mode.point)
+    proposal = mixture([Component(0.0, np.asarray(mode.point), np.asarray(mode.whitening.scale))], np.ones((1, size)))
     result, log_weights = unknown, np.empty(0)
     for block in range(MOST_BLOCKS):
         block_key = branch(key, "importance sampling", repr(float(process.temperature)), str(block))
-        drawn = _log_weights(block_key, mode.whitening, problem, shapes, BLOCK_DRAWS)
-        log_weights = np.append(log_weights, drawn)
+        log_weights = np.append(log_weights, _log_weights(block_key, proposal, problem, shapes))
         smoothed, pareto = _smoothed(log_weights)
         total = special.logsumexp(smoothed)
         error = float(np.sqrt(np.sum(np.exp(2 * (smoothed - total))) - 1 / len(smoothed)))
@@ -378,23 +378,10 @@ def _smoothed(log_weights: Float[np.ndarray, " draw"]) -> tuple[Float[np.ndarray
     return smoothed + (log_weights[median] - smoothed[median]), float(pareto)
 
 
-@partial(jax.jit, static_argnames=("shapes", "draws"))
-def _log_weights(key, whitening: Whitening, problem: Problem, shapes: Shapes, draws: int) -> Float[Array, " draw"]:
-    # With many coordinates, a Student's radius varies more than the posterior's, unless its degrees of freedom grow too.
-    size = len(whitening.centre)
-    freedom = max(DEGREES_OF_FREEDOM, size)
-    normal_key, chi_key = jax.random.split(key)
-    spread = 2 * jax.random.gamma(chi_key, freedom / 2, (draws,)) / freedom
-    students = jax.random.normal(normal_key, (draws, size)) / jnp.sqrt(spread)[:, None]
-    gammaln = jax.scipy.special.gammaln
-    log_proposal = (
-        gammaln((freedom + size) / 2)
-        - gammaln(freedom / 2)
-        - size * jnp.log(freedom * jnp.pi) / 2
-        - (freedom + size) / 2 * jnp.log1p(jnp.sum(students**2, axis=1) / freedom)
-        - whitening.log_volume()
-    )
-    log_density = jax.lax.map(lambda z: -potential(whitening.point(z), problem, shapes), students)
-    # A draw too far out for its Cholesky factor has no weight.
-    log_density = jnp.where(jnp.isfinite(log_density), log_density, -jnp.inf)
-    return log_density - log_proposal
+def _log_weights(
+    key: Key[Array, ""], proposal: Mixture, problem: Problem, shapes: Shapes
+) -> Float[np.ndarray, " draw"]:
+    """Log weights of draws from a proposal; a draw too far out for its Cholesky factor has none."""
+    points = proposal.sample(np.random.default_rng(np.asarray(jax.random.key_data(key))), BLOCK_DRAWS)
+    log_weights = log_ratios(points[None], ToPosterior(proposal, problem, shapes))[0]
+    return np.where(np.isfinite(log_weights), log_weights, -np.inf)

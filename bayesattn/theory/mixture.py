@@ -17,7 +17,7 @@ KEPT_SHARE = 0.2
 """Share of a proposal that stays unchanged when it is fitted to draws."""
 POINTS_PER_COORDINATE, LLOYD_ITERATIONS = 3, 10
 """Effective points per coordinate of a part, and iterations that find the parts."""
-COMPONENT_COUNTS = 4, 16
+COMPONENT_COUNTS = 1, 4, 16
 """Possible numbers of components: missing ones are added without weight, so that programs are compiled for few numbers."""
 
 

@@ -217,7 +217,7 @@ def test_each_sampler_tells_its_options(sampler):
 
 def test_lists_of_options_are_used():
     job = Job(sampler="nuts", options={"max_tree_depth": [5, 8]})
-    assert kernel("nuts", models.Collapsed, job.options)._max_tree_depth == (5, 8)
+    assert kernel(job.kernel, models.Collapsed, job.options)._max_tree_depth == (5, 8)
 
 
 JOBS = {

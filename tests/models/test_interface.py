@@ -19,7 +19,7 @@ from bayesattn.models import Collapsed, LatentModel
 from bayesattn.questions.exchangeable import latent_posterior
 from tests import zoo as models
 from tests.posteriors import tiny_model
-from tests.samplers.test_elsewhere import REFERENCE, SEED, require_like
+from tests.samplers.test_external import REFERENCE, SEED, require_like
 from tests.statistics import near
 
 DRAWS = 2000

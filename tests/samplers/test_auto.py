@@ -12,7 +12,7 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks.diagnostics import FEWEST_ROUND_TRIPS
 from bayesattn.samplers import Job, suited_sampler
-from bayesattn.samplers.goal import warn_of_poor_mixing
+from bayesattn.samplers.stopping import warn_of_poor_mixing
 from bayesattn.samplers.tempered import Tempered
 from tests.posteriors import two_modes
 from tests.statistics import agree, near

@@ -147,7 +147,7 @@ def test_gradients_in_float32_leave_the_posterior_as_it_is(model, chain_method):
 def test_a_trajectory_in_float32_has_one_energy_in_float64(model):
     """At its end; along it, no matrix is decomposed in float64."""
     posterior = collapsed.Collapsed.of(model, **collapsed.prepare(model))
-    made = kernel("underdamped", type(posterior), FLOAT32)
+    made = kernel(Underdamped, type(posterior), FLOAT32)
     state = jax.eval_shape(lambda key: made.init(key, 2, posterior.initial(key), (posterior,), {}), jax.random.key(0))
     compiled = jax.jit(lambda state: made.sample(state, (posterior,), {})).lower(state).compile().as_text()
     assert "lapack_spotrf" in compiled
@@ -201,7 +201,7 @@ def test_minibatches_have_the_whole_gradient_on_average(model):
         np.testing.assert_allclose(np.mean([each[name] for each in of_one], 0), expected, rtol=1e-9, atol=1e-11)
 
     def begun(minibatch):
-        made = kernel("sgld", path.Path, {"steps": 1, "minibatch": minibatch})
+        made = kernel(langevin.Sgld, path.Path, {"steps": 1, "minibatch": minibatch})
         return jax.eval_shape(lambda key: made.init(key, 0, sites, (posterior,)), jax.random.key(0))
 
     begun(count)
@@ -261,5 +261,5 @@ def test_every_sampler_has_a_preset():
     # Whitened coordinates are their own metric where no layer is narrow.
     for widths, adapts in (((9, 9), False), ((4, 9), True)):
         model = tiny_model(heads=(2,), widths=widths)
-        options = options_for("mala", collapsed.Collapsed.of(model, **collapsed.prepare(model, "prior")), {})
-        assert kernel("mala", collapsed.Collapsed, options).adapt_mass_matrix is adapts
+        options = options_for(Mala, collapsed.Collapsed.of(model, **collapsed.prepare(model, "prior")), {})
+        assert kernel(Mala, collapsed.Collapsed, options).adapt_mass_matrix is adapts

@@ -44,7 +44,7 @@ RESULT_ARRAYS = ("test_labels",)
 
 def job_table(job: Job) -> PlainDict:
     """Table of all settings of the job."""
-    return plain_table(vars(job))
+    return plain_table(job.table)
 
 
 def identity(model: Posterior, job: Job) -> str:

@@ -25,9 +25,9 @@ from bayesattn.models.origin import close
 from bayesattn.models.posterior import Posterior
 from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.blocks import Chains, Outputs, Plan, advance, plan, write_region
-from bayesattn.samplers.elsewhere import require_stored_name
-from bayesattn.samplers.goal import Goal, entries
+from bayesattn.samplers.external import require_stored_name
 from bayesattn.samplers.run import shown_as
+from bayesattn.samplers.stopping import Goal, entries
 
 
 @with_own_settings

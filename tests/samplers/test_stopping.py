@@ -11,7 +11,7 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers import goal as goals
-from bayesattn.samplers.goal import Goal, least_ess
+from bayesattn.samplers.stopping import Goal, least_ess
 from tests.killed_run import BLOCK
 from tests.posteriors import tiny_model
 from tests.test_runs import StopAfter

@@ -1,0 +1,243 @@
+"""Sequential Monte Carlo: particles that go from a reference density to a target density, and the evidence on the way.
+
+At a power b from 0 to 1, the density of a path is proportional to r^(1 - b) t^b, with r its reference and t its target. From
+one power to the next, particles are reweighted; they are then resampled by weight, a few of them only, and these move by
+Hamiltonian Monte Carlo, with all states on the way kept (waste-free, Dau and Chopin 2022).
+
+Islands of particles do not mix, and each gives an unbiased estimate of the ratio of the constants of normalisation of target
+and reference: the scatter of the islands gives its error. The islands share the powers, the metric and the step size, which
+are chosen from all of them.
+
+BlackJAX (`blackjax.smc`) has one population, so that a single run does not give the error.
+"""
+
+import itertools
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+from scipy import optimize, special
+
+from bayesattn._util.watched import watched
+
+LEAST_EFFECTIVE_SHARE = 0.5
+"""Effective share of the particles after each step from one power to the next."""
+TARGET_ACCEPTANCE = 0.8
+TRAJECTORY_LENGTH = 1.5
+"""Length of a Hamiltonian trajectory in standard deviations: about a quarter of a period."""
+MOST_LEAPFROG_STEPS = 16
+MOST_COORDINATES_FOR_DENSE_METRIC = 1000
+
+Point = Float[Array, " coordinate"]
+Points = Float[np.ndarray, "island particle coordinate"]
+Numbers = Float[np.ndarray, "island particle"]
+
+
+@runtime_checkable
+class Path(Protocol):
+    """Path between two densities, a pytree."""
+
+    def log_densities(self, point: Point) -> tuple[Array, Array]:
+        """Log density of the reference at a point, and log ratio of the target's density to it."""
+        ...
+
+
+class Particles(NamedTuple):
+    """Weighted particles of some islands.
+
+    Args:
+        points: where they are.
+        weights: their weights, which sum to 1 in each island.
+        log_evidence: each island's log ratio of the constants of normalisation, from the first reference up to now.
+        variance: variance of the logarithm of the islands' mean if all particles were independent, a lower bound.
+        step: step size of their moves.
+        powers: powers of all paths so far.
+        acceptance: mean acceptance probability of the moves at each of these powers.
+    """
+
+    points: Points
+    weights: Numbers
+    log_evidence: Float[np.ndarray, " island"]
+    variance: float
+    step: float
+    powers: tuple[float, ...] = ()
+    acceptance: tuple[float, ...] = ()
+
+    @classmethod
+    def at(cls, points: Points) -> "Particles":
+        """Particles with equal weights at draws from a reference."""
+        islands, count, size = points.shape
+        weights = np.full((islands, count), 1 / count)
+        return cls(np.asarray(points), weights, np.zeros(islands), 0.0, size**-0.25, (0.0,))
+
+    @property
+    def estimate(self) -> tuple[float, float]:
+        """Log of the mean of the islands' estimates, and half of its 95 % interval, by Student's law.
+
+        The scatter is that of the estimates or of their logarithms, whichever is larger.
+        """
+        islands = len(self.log_evidence)
+        mean = special.logsumexp(self.log_evidence) - np.log(islands)
+        scatter = max(np.std(np.exp(self.log_evidence - mean), ddof=1), np.std(self.log_evidence, ddof=1))
+        student = special.stdtrit(islands - 1, 0.975) / 2
+        # Islands may agree by chance.
+        return float(mean), float(max(student * scatter / np.sqrt(islands), np.sqrt(self.variance)))
+
+    def reweighted(self, log_ratios: Numbers) -> "Particles":
+        """Particles with weights multiplied by ratios of densities."""
+        log_weights = np.log(self.weights) + log_ratios
+        normal = special.softmax(log_weights, axis=1)
+        # Weights of all islands, which the variance of the mean of their estimates depends on.
+        variance = self.variance + 1 / effective_number(log_weights) - 1 / log_weights.size
+        return self._replace(
+            weights=normal,
+            log_evidence=self.log_evidence + special.logsumexp(log_weights, axis=1),
+            variance=float(variance),
+        )
+
+
+def annealed(
+    key: Key[Array, ""],
+    particles: Particles,
+    path: Path,
+    moves: int,
+    *,
+    least_share: float = LEAST_EFFECTIVE_SHARE,
+) -> Particles:
+    """Weighted particles of a path's target, from equally weighted ones of its reference.
+
+    Steps are as long as the effective share of the particles allows, `least_share` or more. Each resampled particle makes
+    `moves` moves, which divide the number of particles of an island. A point of undefined or infinite ratio has no weight.
+    """
+    power = 0.0
+    for level in watched(itertools.count(), "annealing"):
+        ratios = log_ratios(particles.points, path)
+        ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
+        rise = longest_rise(ratios, 1 - power, least_share)
+        power = 1.0 if rise >= 1 - power else power + rise
+        particles = particles.reweighted(rise * ratios)._replace(powers=(*particles.powers, power))
+        if power == 1:
+            return particles
+        particles = moved(jax.random.fold_in(key, level), particles, path, power, moves)
+    raise AssertionError  # never reached
+
+
+def log_ratios(points: Points, path: Path) -> Numbers:
+    """Log ratio of target to reference at each point; NaN where it is undefined."""
+    return np.asarray(_log_ratios(points.reshape(-1, points.shape[2]), path)).reshape(points.shape[:2])
+
+
+def longest_rise(log_ratios: Numbers, most: float, least_share: float) -> float:
+    """Largest rise of the power, up to `most`, at which the effective share of particles of finite ratio is large enough."""
+    finite = log_ratios[np.isfinite(log_ratios)]
+
+    def share(rise: float) -> float:
+        return effective_number(rise * finite) / finite.size
+
+    if share(most) >= least_share:
+        return most
+    # At the lower end of the bracket, no weight is more than a hundredth smaller than another.
+    least, log_most = np.log(0.01 / np.ptp(finite)), np.log(most)
+    root: Any = optimize.brentq(lambda logarithm: share(np.exp(logarithm)) - least_share, least, log_most)
+    return float(np.exp(root))
+
+
+def effective_number(log_weights: np.ndarray) -> float:
+    """(sum of weights)^2 / sum of their squares."""
+    weights = np.exp(log_weights - np.max(log_weights))
+    return float(weights.sum() ** 2 / np.sum(weights**2))
+
+
+def moved(key: Key[Array, ""], particles: Particles, path: Path, power: float, moves: int) -> Particles:
+    """Equally weighted particles: states of Hamiltonian chains from resampled points, with an adapted step size."""
+    islands, count, size = particles.points.shape
+    flat, step = particles.points.reshape(-1, size), particles.step
+    resampling_key, moving_key = jax.random.split(key)
+    chosen = systematic(resampling_key, particles.weights, count // moves)
+    metric = spanning_of(flat, particles.weights.ravel() / islands)
+    leaps = int(np.clip(np.ceil(TRAJECTORY_LENGTH / step), 1, MOST_LEAPFROG_STEPS))
+    keys = jax.random.split(moving_key, len(chosen))
+    points, accepted = jax.device_get(_moved(keys, flat[chosen], metric, step, leaps, path, power, moves))
+    acceptance = float(accepted.mean())
+    return particles._replace(
+        points=points.reshape(islands, count, size),
+        weights=np.full((islands, count), 1 / count),
+        step=step * np.exp(acceptance - TARGET_ACCEPTANCE),
+        acceptance=(*particles.acceptance, acceptance),
+    )
+
+
+def systematic(key: Key[Array, ""], weights: Numbers, count: int) -> np.ndarray:
+    """Indices of `count` particles of each island by systematic resampling, one island after the other."""
+    start = np.asarray(jax.random.uniform(key, (len(weights), 1)))
+    heights = (np.arange(count) + start) / count
+    chosen = [np.searchsorted(np.cumsum(row), height) for row, height in zip(weights, heights, strict=True)]
+    # The sum of the weights may round to less than 1.
+    return np.concatenate(
+        [island * weights.shape[1] + np.minimum(row, weights.shape[1] - 1) for island, row in enumerate(chosen)]
+    )
+
+
+def spanning_of(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Lower triangular L with L L^T the covariance of weighted points, shrunk towards its diagonal if they are few.
+
+    With many coordinates, the standard deviations.
+    """
+    size = points.shape[1]
+    if size > MOST_COORDINATES_FOR_DENSE_METRIC:
+        return np.sqrt(weights @ (points - weights @ points) ** 2)
+    covariance = np.atleast_2d(np.cov(points.T, aweights=weights))
+    shrinkage = size / (size + 1 / np.sum(weights**2))
+    return np.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance)))
+
+
+@jax.jit
+def _log_ratios(points: Float[Array, "particle coordinate"], path: Path) -> Float[Array, " particle"]:
+    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
+    return jax.lax.map(lambda point: path.log_densities(point)[1], points)
+
+
+@partial(jax.jit, static_argnames="moves")
+def _moved(
+    keys, points: Float[Array, "particle coordinate"], metric, step, leaps, path: Path, power, moves: int
+) -> tuple[Float[Array, "particle move coordinate"], Float[Array, "particle move"]]:
+    """States of a Hamiltonian chain from each point at a power, and the probabilities that its moves are accepted."""
+
+    def place(whitened: Point, centre: Point) -> Point:
+        return centre + (metric @ whitened if metric.ndim == 2 else metric * whitened)
+
+    @jax.value_and_grad
+    def potential(whitened, centre):
+        reference, ratio = path.log_densities(place(whitened, centre))
+        return -reference - power * ratio
+
+    def chain(key_and_point):
+        key, centre = key_and_point
+
+        def move(state, key):
+            momentum_key, length_key, accept_key = jax.random.split(key, 3)
+            momentum = jax.random.normal(momentum_key, centre.shape)
+            # Random step lengths, so that no trajectory is periodic.
+            length = step * jax.random.uniform(length_key, minval=0.6, maxval=1.2)
+
+            def leap(_, inside):
+                (position, momentum), (_, gradient) = inside
+                momentum -= length * gradient / 2
+                position += length * momentum
+                value = potential(position, centre)
+                return (position, momentum - length * value[1] / 2), value
+
+            (position, turned), value = jax.lax.fori_loop(0, leaps, leap, ((state[0], momentum), state[1]))
+            energy_error = value[0] - state[1][0] + (turned @ turned - momentum @ momentum) / 2
+            probability = jnp.exp(-jnp.maximum(jnp.where(jnp.isfinite(energy_error), energy_error, jnp.inf), 0))
+            accepted = jax.random.uniform(accept_key) < probability
+            state = jax.tree.map(partial(jnp.where, accepted), (position, value), state)
+            return state, (place(state[0], centre), probability)
+
+        origin = jnp.zeros_like(centre)
+        return jax.lax.scan(move, (origin, potential(origin, centre)), jax.random.split(key, moves))[1]
+
+    return jax.lax.map(chain, (keys, points))
