@@ -1,7 +1,6 @@
 """Theory beyond the saddle point: order of its error, agreement with exact integrals and with draws."""
 
 import dataclasses
-from unittest.mock import Mock
 
 import arviz_stats
 import jax
@@ -12,7 +11,6 @@ import xarray as xr
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.checks.scaling import scaling
 from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.theory import bartlett
@@ -67,16 +65,6 @@ def test_prototype_values_on_the_reference_task(hidden_markov_model):
         found = ba.theory.finite_width(hidden_markov_model(width))
         assert float(found.order_parameter[0, 0]) == pytest.approx(value, rel=5e-4)
         assert found.about == "mode"
-
-
-def test_scaling_recovers_a_power_law():
-    def fake(width, deviation, error):
-        return Mock(spec=ba.Validation, width=width, relative_deviation=deviation, relative_error=error)
-
-    fit = scaling([fake(n, 2.0 * n**-1.3, 1e-4) for n in (10, 30, 100)] + [fake(1000, 1e-5, 1e-4)])
-    assert fit.slope == pytest.approx(-1.3, abs=1e-9)
-    assert fit.widths == (10, 30, 100)
-    assert scaling([fake(10, 0.1, 0.01), fake(30, 0.02, 0.01)]) is None
 
 
 def deviations_agree(draws, variance, *, finds, allowed):

@@ -297,11 +297,13 @@ def test_the_mode_is_found_from_afar_by_gradients_first(two_layers, monkeypatch)
             assert relative_error(ours, theirs) < 1e-6
 
 
-def test_infinite_width_is_the_gp_limit(two_layers):
-    arch = two_layers.arch.with_width(10**9)
-    solution = ba.theory.solve(two_layers.model, arch=arch)
-    gp = ba.theory.gp_order_parameter(arch)
-    assert jnp.abs(solution.order_parameter - gp).max() < 1e-5 * gp[0, 0]
+@pytest.mark.parametrize("width", [10**9, 10**12])
+def test_infinite_width_is_the_gp_limit(two_layers, width):
+    """Of the saddle point, and of the mode from which expansion, evidence and chains set out."""
+    arch = two_layers.arch.with_width(width)
+    gp, (found, of) = ba.theory.gp_order_parameter(arch), mode.find_mode(process_of(two_layers, arch), arch)
+    assert relative_error(ba.theory.solve(two_layers.model, arch=arch).order_parameter, gp) < 1e-5
+    assert relative_error(of.order_parameter(found.point, bartlett.layer_shapes(arch)), gp) < 1e-5
 
 
 def test_alignment_is_a_unit_vector_and_finds_the_label_direction(two_layers):
