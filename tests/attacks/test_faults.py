@@ -197,13 +197,6 @@ def make_runs(number, jobs):
             print("busy")
 
 
-def two(function, *arguments, **environment):
-    """What two processes that call the same function at once print, each given its number and the arguments."""
-    ended = [each.wait() for each in [Started(function, number, *arguments, **environment) for number in range(2)]]
-    assert [status for status, _, _ in ended] == [0, 0], ended
-    return [out.splitlines() for _, out, _ in ended]
-
-
 def test_two_processes_at_one_run(model, whole, tmp_path):
     """At a new run, then at some that are replaced: one of them draws each."""
     replaced = [tmp_path / f"replaced-{number}" for number in range(4)]
@@ -211,7 +204,9 @@ def test_two_processes_at_one_run(model, whole, tmp_path):
     for out in replaced[1:]:
         shutil.copytree(replaced[0], out)
     jobs = {str(tmp_path / "new"): JOB} | {str(out): JOB | {"overwrite": True} for out in replaced}
-    for said in zip(*two(make_runs, jobs), strict=True):
+    ended = [each.wait() for each in [Started(make_runs, number, jobs) for number in range(2)]]
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    for said in zip(*(printed.splitlines() for _, printed, _ in ended), strict=True):
         assert "done" in said
         assert set(said) <= {"busy", "done"}
     for out in jobs:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import stats
 
 import bayesattn as ba
 from bayesattn.kernels.conditionals import conditional_moments
@@ -171,22 +170,3 @@ def test_many_paths_in_a_narrow_layer():
     deviations_agree(draws, np.diag(about_saddle.order_parameter_variance), finds=0.4, allowed=0.1)
     assert off(ba.theory.solve(model).order_parameter) > 0.1
     assert off(about_mode.order_parameter) > 0.2
-
-
-def test_potential_is_minus_the_log_of_prior_times_likelihood():
-    model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
-    arch = model.architecture
-    shapes = bartlett.layer_shapes(arch)
-    problem = problem_of(model.kernels, arch)
-    point = 0.5 * np.random.default_rng(0).normal(size=sum(shape.size for shape in shapes))
-
-    @jax.jit
-    def known(point):
-        factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
-        return factor, bartlett.log_prior(point, shapes, problem.widths), potential(point, problem, shapes)
-
-    factor, log_prior, found = jax.device_get(known(point))
-    kernel = np.asarray(ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch))
-    covariance = kernel + model.temperature * np.eye(len(kernel))
-    expected = stats.multivariate_normal(cov=covariance).logpdf(model.labels) + log_prior
-    assert relative_error(found, -expected) < 1e-12
