@@ -74,18 +74,25 @@ def log_prior_of_weights(arch, weights):
 
 def log_likelihood(model, f):
     """log p(Y | f)."""
+    return log_likelihoods(model, f).sum()
+
+
+def log_likelihoods(model, f):
+    """log p(Y_i | f_i) of each example; f may have axes of draws before its own."""
     law, y = model.likelihood, model.labels
-    if isinstance(law, ba.Gaussian):
-        return stats.norm.logpdf(y, f, np.sqrt(law.temperature)).sum()
     if isinstance(law, ba.Categorical):
         logits = f / law.temperature
         if y.ndim == 1:
-            return -np.log1p(np.exp(-logits * y)).sum()
-        return (logits * y).sum() - special.logsumexp(logits, axis=1).sum()
-    if isinstance(law, ba.StudentT):
-        return stats.t.logpdf(y, law.freedom, f, law.scale).sum()
-    assert isinstance(law, ba.Poisson)
-    return stats.poisson.logpmf(y, np.exp(f)).sum()
+            return -np.log1p(np.exp(-logits * y))
+        return (logits * y).sum(-1) - special.logsumexp(logits, axis=-1)
+    if isinstance(law, ba.Gaussian):
+        each = stats.norm.logpdf(y, f, np.sqrt(law.temperature))
+    elif isinstance(law, ba.StudentT):
+        each = stats.t.logpdf(y, law.freedom, f, law.scale)
+    else:
+        assert isinstance(law, ba.Poisson)
+        each = stats.poisson.logpmf(y, np.exp(f))
+    return each.sum(-1) if y.ndim == 2 else each
 
 
 def layers(arch):

@@ -92,27 +92,20 @@ def numbers(name, parameterisations=("collapsed", "path"), verdicts=VERDICTS):
     return exact, searched
 
 
-def relative(value, stored):
-    return float(np.max(np.abs(np.asarray(value) - stored)) / max(np.max(np.abs(stored)), 1e-300))
-
-
-def compared(name, found):
-    stored = np.load(STORED, allow_pickle=False)
+@pytest.mark.parametrize(
+    ("name", "kinds", "verdicts"),
+    [
+        *((name, kinds, ()) for name, kinds in FAST.items()),
+        *(pytest.param(name, ("collapsed", "path"), VERDICTS, marks=pytest.mark.heavy) for name in NETWORKS),
+    ],
+)
+def test_numbers_are_those_stored(name, kinds, verdicts):
+    stored, found = np.load(STORED, allow_pickle=False), numbers(name, kinds, verdicts)
+    assert all(found) or "classes" in name
     for numbers_of, most in zip(found, (CLOSE, SEARCHED), strict=True):
-        assert numbers_of or "classes" in name
         for key, value in numbers_of.items():
-            assert relative(value, stored[f"{name}/{key}"]) <= most, (name, key)
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_numbers_are_those_stored(name):
-    compared(name, numbers(name, FAST[name], verdicts=()))
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", NETWORKS)
-def test_all_numbers_are_those_stored(name):
-    compared(name, numbers(name))
+            expected = stored[f"{name}/{key}"]
+            np.testing.assert_allclose(value, expected, rtol=0, atol=most * np.abs(expected).max(), err_msg=key)
 
 
 def main():

@@ -456,3 +456,4 @@ def test_the_slope_of_deviations_is_that_of_weighted_least_squares(scatter):
     fit = np.polyfit(np.log(widths), np.log(deviations), 1, w=deviations / errors, cov=covariance)
     assert (found.slope, found.error) == pytest.approx((fit[0][0], np.sqrt(fit[1][0, 0])), rel=1e-9)
     assert found.widths == tuple(widths)
+    assert scaling([SimpleNamespace(width=10, relative_deviation=0.1, relative_error=0.01)]) is None

@@ -5,10 +5,8 @@ import itertools
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -34,54 +32,13 @@ def leftovers(folder):
     return [path for path in folder.rglob("*") if path.suffix in endings]
 
 
-class Case(NamedTuple):
-    """Something that is made on disk: `act` makes it in a folder, where `begin` lays what is there before."""
-
-    begin: Callable[[Path], Any]
-    act: Callable[[Path], Any]
-    result: Callable[[Path], Any]
-
-    def attempt(self, folder, disk):
-        """`act`, through a disk that may fail."""
-        with pytest.MonkeyPatch.context() as patch:
-            disk.patch(patch.setattr)
-            self.act(folder)
-
-    def writes(self, folder):
-        """How many there are, and what comes of them when none fails."""
-        self.begin(folder)
-        disk = Disk(folder)
-        self.attempt(folder, disk)
-        return disk.count, self.result(folder)
-
-    def require_nothing_lost(self, folder, at, error, whole):
-        self.begin(folder)
-        before = self.result(folder)
-        with suppress(OSError):
-            self.attempt(folder, Disk(folder, failing(error), at))
-        if before is not None and (found := self.result(folder)) is not None:
-            assert found in (before, whole)
-        self.act(folder)
-        assert self.result(folder) == whole
-        assert leftovers(folder) == []
-        shutil.rmtree(folder)
-
-
-def draws_of(folder):
-    found = folder / "run"
-    if not runs.is_run(found) or not runs.Run(found).complete:
+def draws_of(run):
+    """Bytes of the draws of a complete run."""
+    if not runs.is_run(run) or not runs.Run(run).complete:
         return None
-    values = runs.Run(found).draws()
-    return {
-        (group, name): array.values.tobytes()
-        for group in ("posterior", "sample_stats")
-        for name, array in values[group].data_vars.items()
-    }
-
-
-def sound_draws_of(folder):
-    with suppress(runs.RunError):
-        return draws_of(folder)
+    tree = runs.Run(run).draws()
+    groups = ("posterior", "sample_stats")
+    return {(group, name): array.values.tobytes() for group in groups for name, array in tree[group].data_vars.items()}
 
 
 OLD = {"overwriting": {"seed": 9}, "more draws": {"draws": 20}, "damaged": {}}
@@ -89,28 +46,44 @@ OLD = {"overwriting": {"seed": 9}, "more draws": {"draws": 20}, "damaged": {}}
 SOON = ["new", *OLD]
 
 
-def case(name, model, folder):
+def require_nothing_lost(name, model, folder, faults):
+    """At each of the faults, which are a write and its error, given the number of writes."""
     old, job = folder / "old", SHORT | KINDS.get(name, {})
     if name in OLD:
         runs.sample(model, old / "run", **job | OLD[name])
     if name == "damaged":
         for chunk in (old / "run" / "posterior" / "prediction").glob("c.*"):
             chunk.unlink()
-    return Case(
-        lambda place: shutil.copytree(old, place) if name in OLD else place.mkdir(),
-        lambda place: runs.sample(model, place / "run", **job, overwrite=name in ("overwriting", "damaged")),
-        sound_draws_of if name == "damaged" else draws_of,
-    )
 
+    def found(place):
+        try:
+            return draws_of(place / "run")
+        except runs.RunError:
+            assert name == "damaged"
 
-def require_nothing_lost_at(name, model, folder, faults):
-    """At each of the faults, which are a write and its error, of so many writes as are returned."""
-    made = case(name, model, folder)
-    count, whole = made.writes(folder / "whole")
+    def act(place):
+        runs.sample(model, place / "run", **job, overwrite=name in ("overwriting", "damaged"))
+
+    def attempt(place, *fault):
+        """What was there before, and the number of writes to a disk that may fail."""
+        shutil.copytree(old, place) if name in OLD else place.mkdir()
+        before, disk = found(place), Disk(place, *fault)
+        with pytest.MonkeyPatch.context() as patch, suppress(OSError):
+            disk.patch(patch.setattr)
+            act(place)
+        return before, disk.count
+
+    _, count = attempt(folder / "whole")
+    whole = found(folder / "whole")
     assert whole is not None
     for at, error in faults(count):
-        made.require_nothing_lost(folder / f"{at}", at, error, whole)
-    return count
+        place = folder / str(at)
+        before, _ = attempt(place, failing(error), at)
+        assert before is None or found(place) in (None, before, whole)
+        act(place)
+        assert found(place) == whole
+        assert leftovers(place) == []
+        shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("name", SOON)
@@ -121,14 +94,13 @@ def test_a_write_that_fails_loses_nothing(model, tmp_path, name):
         rng = np.random.default_rng(SOON.index(name))
         return [(at, ERRORS[at % 2]) for at in (*rng.integers(1, count - 5, 2), count - rng.integers(5))]
 
-    require_nothing_lost_at(name, model, tmp_path, faults)
+    require_nothing_lost(name, model, tmp_path, faults)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [*SOON, "weights", "nuts"])
 def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, name):
-    count = require_nothing_lost_at(name, model, tmp_path, lambda count: itertools.product(range(1, count + 1), ERRORS))
-    print(f"{name}: {count} writes, each failing with {len(ERRORS)} errors")
+    require_nothing_lost(name, model, tmp_path, lambda count: itertools.product(range(1, count + 1), ERRORS))
 
 
 # SIGKILL
@@ -197,13 +169,6 @@ def make_runs(number, jobs):
             print("busy")
 
 
-def two(function, *arguments, **environment):
-    """What two processes that call the same function at once print, each given its number and the arguments."""
-    ended = [each.wait() for each in [Started(function, number, *arguments, **environment) for number in range(2)]]
-    assert [status for status, _, _ in ended] == [0, 0], ended
-    return [out.splitlines() for _, out, _ in ended]
-
-
 def test_two_processes_at_one_run(model, whole, tmp_path):
     """At a new run, then at some that are replaced: one of them draws each."""
     replaced = [tmp_path / f"replaced-{number}" for number in range(4)]
@@ -211,7 +176,9 @@ def test_two_processes_at_one_run(model, whole, tmp_path):
     for out in replaced[1:]:
         shutil.copytree(replaced[0], out)
     jobs = {str(tmp_path / "new"): JOB} | {str(out): JOB | {"overwrite": True} for out in replaced}
-    for said in zip(*two(make_runs, jobs), strict=True):
+    ended = [each.wait() for each in [Started(make_runs, number, jobs) for number in range(2)]]
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    for said in zip(*(printed.splitlines() for _, printed, _ in ended), strict=True):
         assert "done" in said
         assert set(said) <= {"busy", "done"}
     for out in jobs:

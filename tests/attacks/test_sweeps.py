@@ -9,10 +9,10 @@ import urllib.error
 import urllib.request
 from concurrent.futures import Future
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import distributed
+import psutil
 import pytest
 
 from bayesattn import runs
@@ -34,7 +34,7 @@ parameterisation = "path"
 options.steps = 2
 [grid]
 """
-LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 @pytest.fixture
@@ -49,28 +49,13 @@ def file(tmp_path):
     return write
 
 
-def sockets_of(processes):
-    """Addresses in hexadecimal that processes listen on, by the kernel's tables of TCP sockets."""
-    inodes = set()
-    for process in processes:
-        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
-            try:
-                inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
-            except OSError:
-                continue
-    lines = [
-        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
-    ]
-    return [line[1].rpartition(":")[0] for line in lines if line[3] == "0A" and line[9] in inodes]
+def listening():
+    """Addresses at which this process and all that it started listen, as the operating system has them."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    sockets = [socket for process in processes for socket in process.net_connections("tcp")]
+    return [socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN]
 
 
-def family(process):
-    """A process and all that it started."""
-    children = [int(c) for f in Path(f"/proc/{process}/task").glob("*/children") for c in f.read_text().split()]
-    return [process, *(each for child in children for each in family(child))]
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
 @pytest.mark.parametrize("devices", [["2", "5"], pytest.param([], marks=pytest.mark.heavy)], ids=["GPUs", "cores"])
 def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
     """And each worker sees its GPU alone."""
@@ -81,7 +66,7 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
         if devices:
             assert sorted(client.run(os.getenv, "CUDA_VISIBLE_DEVICES").values()) == devices
             assert threads == 1
-        found = sockets_of(family(os.getpid()))
+        found = listening()
         workers = client.scheduler_info()["workers"]
         pages = client.run(lambda dask_worker: dask_worker.http_server.port)
         pages[""] = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)

@@ -13,8 +13,6 @@ from bayesattn.models.description import names_of
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.samplers.program import kernel
 from bayesattn.tasks import HiddenMarkov
-from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.mode import find_mode
 from tests.attacks import conftest
 from tests.posteriors import tiny_model
 
@@ -364,14 +362,3 @@ def test_what_has_been_checked_is_not_checked_again(model, monkeypatch):
 )
 def test_what_is_changed_is_checked_as_what_is_new(changes, expected):
     refused(lambda: ba.Model(**FIELDS).replace(**changes), expected)
-
-
-def test_widths_near_infinity_solve():
-    """The mode, from which the theory to first order, evidence and collapsed sampling set out."""
-    model = tiny_model(temperature=0.3)
-    gp = np.asarray(ba.theory.gp_order_parameter(model.architecture))
-    for width in (10**9, 10**12):
-        arch = model.architecture.with_width(width)
-        mode, problem = find_mode(model.kernels, arch)
-        factor = problem.factors(mode.point, layer_shapes(arch))[0]
-        np.testing.assert_allclose(factor @ factor.T, gp, rtol=1e-6)

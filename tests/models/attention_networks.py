@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
 
 import bayesattn as ba
 from bayesattn.models import TokenAttention
 from bayesattn.questions.reference.quantities import quantities_of
+from tests.posteriors import evidence_of, weighed_mean
 
 BATCH = 2**14
 
@@ -41,8 +41,8 @@ NETWORKS = {
 }
 
 
-def weighed_prior_draws(model, batches=64, seed=0):
-    """Mean and error of the quantities of a posterior, log p(Y) with its error, and the effective size of the weights."""
+def weighed_prior_draws(model, batches, least, seed=0):
+    """Mean and error of the quantities of a posterior, and log p(Y) with its error, by draws worth `least` at least."""
     posterior = TokenAttention.of(model)
 
     @jax.jit
@@ -56,9 +56,4 @@ def weighed_prior_draws(model, batches=64, seed=0):
     keys = jax.random.split(jax.random.key(seed), batches)
     log_weights, quantities = zip(*(draw(jax.random.split(key, BATCH)) for key in keys), strict=True)
     log_weights, quantities = np.concatenate(log_weights), np.concatenate(quantities)
-    weights = special.softmax(log_weights)
-    mean = weights @ quantities
-    error = np.sqrt(weights**2 @ (quantities - mean) ** 2)
-    size = 1 / np.sum(weights**2)
-    log_evidence = special.logsumexp(log_weights) - np.log(len(weights))
-    return mean, error, log_evidence, np.sqrt(1 / size - 1 / len(weights)), size
+    return *weighed_mean(log_weights, quantities, least), *evidence_of(log_weights)

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import special
 
 import bayesattn as ba
 from bayesattn.models import path
 from bayesattn.network import effective_weights, path_readouts
 from bayesattn.samplers import QUANTITIES
+from tests import dense
 from tests.conftest import relative_error
 from tests.models import test_extended, test_likelihoods, test_own_likelihoods
 from tests.models.test_likelihoods import NO_THEORY, model_of_classes
@@ -64,22 +65,10 @@ def each_of(names):
 
 
 def log_likelihoods(model, outputs):
-    """log p(Y | f) of each draw of f, up to a constant."""
-    law, y = model.likelihood, model.labels
-    if isinstance(law, Clipped):
-        each = -np.minimum((y - outputs) ** 2, 1.0) / (2 * law.temperature)
-    elif isinstance(law, ba.Gaussian):
-        each = -((y - outputs) ** 2) / (2 * law.temperature)
-    elif isinstance(law, ba.Categorical) and y.ndim == 1:
-        each = -np.log1p(np.exp(-outputs * y / law.temperature))
-    elif isinstance(law, ba.Categorical):
-        logits = outputs / law.temperature
-        each = (logits * y).sum(2) - np.log(np.exp(logits).sum(2))
-    elif isinstance(law, ba.Poisson):
-        each = stats.poisson.logpmf(y, np.exp(outputs))
-    else:
-        each = stats.t.logpdf((y - outputs) / law.scale, law.freedom)
-    return each.reshape(*outputs.shape[:2], -1).sum(2)
+    """log p(Y_i | f_i) of each example and draw of f, up to a constant."""
+    if isinstance(law := model.likelihood, Clipped):
+        return -np.minimum((model.labels - outputs) ** 2, 1.0) / (2 * law.temperature)
+    return dense.log_likelihoods(model, outputs)
 
 
 def prior_draws(model, count):

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from reproductions import processes
@@ -87,16 +88,9 @@ def test_processes_do_not_outlive_the_one_that_they_work_for():
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "begun\n"
-        process = int(parent.stdout.readline())
+        process = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    for _ in range(100):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    os.kill(process, signal.SIGKILL)
-    pytest.fail("the process lives on")
+    process.wait(timeout=10)
 
 
 def test_processes_end_with_whom_they_work_for():

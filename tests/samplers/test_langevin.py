@@ -10,7 +10,6 @@ import xarray as xr
 from numpyro.infer import MCMC
 
 import bayesattn as ba
-from bayesattn import runs
 from bayesattn.models import collapsed, path
 from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
@@ -22,7 +21,6 @@ from tests.samplers.targets import (
     correlated_gaussian,
 )
 from tests.statistics import agree, mean_of, near
-from tests.test_runs import StopAfter, contents
 
 ADJUSTED = {"mala": Mala, "barker": Barker, "underdamped": Underdamped, "adjusted_mclmc": AdjustedMclmc}
 UNADJUSTED = {"mclmc": Mclmc, "ula": Ula}
@@ -166,27 +164,6 @@ def test_gradients_in_float32_are_refused_where_there_are_none(model):
         posterior.with_float32_gradients()
     with pytest.raises(ValueError, match="float32_gradients must be false for a program of your own, got true"):
         Underdamped(potential_fn=jnp.sum, float32_gradients=True).init(jax.random.key(0), 0, jnp.ones(2))
-
-
-@pytest.mark.parametrize(
-    ("name", "parameterisation"),
-    [
-        ("ula", "collapsed"),
-        pytest.param("mclmc", "path", marks=pytest.mark.heavy),
-        pytest.param("sgld", "token", marks=pytest.mark.heavy),
-        pytest.param("underdamped", "collapsed", marks=pytest.mark.heavy),
-    ],
-)
-def test_a_resumed_run_has_the_same_bits(model, tmp_path, name, parameterisation):
-    """Stopped in warm-up, and after a block of draws."""
-    job = RUN | {"sampler": name, "parameterisation": parameterisation, "chains": 2, "draws": 300}
-    job |= {"options": options_of(name) | (FLOAT32 if name == "underdamped" else {})}
-    runs.sample(model, tmp_path / "whole", **job)
-    for steps in (400, 1200):
-        with pytest.raises(KeyboardInterrupt):
-            runs.sample(model, tmp_path / "stopped", **job, progress=StopAfter(steps))
-    runs.sample(model, tmp_path / "stopped", **job)
-    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 
 
 def test_minibatches_have_the_whole_gradient_on_average(model):

@@ -1,7 +1,6 @@
 """Theory beyond the saddle point: order of its error, agreement with exact integrals and with draws."""
 
 import dataclasses
-from unittest.mock import Mock
 
 import arviz_stats
 import jax
@@ -9,11 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import stats
 
 import bayesattn as ba
-from bayesattn.checks.scaling import scaling
-from bayesattn.checks.validation import Validation
 from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.theory import bartlett
@@ -68,16 +64,6 @@ def test_prototype_values_on_the_reference_task(hidden_markov_model):
         found = ba.theory.finite_width(hidden_markov_model(width))
         assert float(found.order_parameter[0, 0]) == pytest.approx(value, rel=5e-4)
         assert found.about == "mode"
-
-
-def test_scaling_recovers_a_power_law():
-    def fake(width, deviation, error):
-        return Mock(spec=Validation, width=width, relative_deviation=deviation, relative_error=error)
-
-    fit = scaling([fake(n, 2.0 * n**-1.3, 1e-4) for n in (10, 30, 100)] + [fake(1000, 1e-5, 1e-4)])
-    assert fit.slope == pytest.approx(-1.3, abs=1e-9)
-    assert fit.widths == (10, 30, 100)
-    assert scaling([fake(10, 0.1, 0.01), fake(30, 0.02, 0.01)]) is None
 
 
 def deviations_agree(draws, variance, *, finds, allowed):
@@ -184,22 +170,3 @@ def test_many_paths_in_a_narrow_layer():
     deviations_agree(draws, np.diag(about_saddle.order_parameter_variance), finds=0.4, allowed=0.1)
     assert off(ba.theory.solve(model).order_parameter) > 0.1
     assert off(about_mode.order_parameter) > 0.2
-
-
-def test_potential_is_minus_the_log_of_prior_times_likelihood():
-    model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
-    arch = model.architecture
-    shapes = bartlett.layer_shapes(arch)
-    problem = problem_of(model.kernels, arch)
-    point = 0.5 * np.random.default_rng(0).normal(size=sum(shape.size for shape in shapes))
-
-    @jax.jit
-    def known(point):
-        factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
-        return factor, bartlett.log_prior(point, shapes, problem.widths), potential(point, problem, shapes)
-
-    factor, log_prior, found = jax.device_get(known(point))
-    kernel = np.asarray(ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch))
-    covariance = kernel + model.temperature * np.eye(len(kernel))
-    expected = stats.multivariate_normal(cov=covariance).logpdf(model.labels) + log_prior
-    assert relative_error(found, -expected) < 1e-12
