@@ -82,7 +82,7 @@ def weights(
         kept = drawn_readouts.isel(draw=slice(thin - 1, None, thin)).values
         scale = input_scale(arch.input_variance, arch.paths, model.path_inputs.shape[2])
         mixed = jnp.asarray(kept).reshape(-1, *kept.shape[2:]) / scale
-    drawn = _weights(flat, mixed, keys, problem_of(model.kernels, arch), shapes, arch.widths)
+    drawn = _weights(flat, mixed, keys, problem_of(model.gaussian_process, arch), shapes, arch.widths)
     coords = {name: points[name] for name in ("chain", "draw")}
     import xarray
 

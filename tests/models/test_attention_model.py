@@ -224,7 +224,7 @@ BAD = {
     r"watched\[0\] must be a whole number of at most 4, got 5": {"watched": (5,)},
     "attention_on must be one of 'inputs', 'hidden', got 'x'": {"attention_on": "x"},
     "values must be one of 'linear', 'relu', 'gelu', got 'tanh'": {"values": "tanh"},
-    "architecture must not be given together with heads": {
+    "skips must not be given together with architecture": {
         "architecture": ba.Architecture((2,), (3, 3), (1.0, 1.0, 1.0)),
         **{"heads": None, "widths": None, "skips": (0.5,)},
     },

@@ -152,14 +152,14 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     arch, xi = model.architecture, jnp.asarray(model.path_inputs)
     shapes, test = bartlett.layer_shapes(arch, full=about == "saddle"), xi[:3] + 0.3
     if about == "saddle":
-        centre, problem = ba.theory.solve(model).point, problem_of(model.kernels, arch)
+        centre, problem = ba.theory.solve(model).point, problem_of(model.gaussian_process, arch)
     else:
-        mode, problem = find_mode(model.kernels, arch)
+        mode, problem = find_mode(model.gaussian_process, arch)
         centre = mode.point
 
     def found(point):
         u = problem.order_parameter(point, shapes)
-        return u, *conditional_moments(model.kernels, u, scaled_features(test, arch.variances[0]))
+        return u, *conditional_moments(model.gaussian_process, u, scaled_features(test, arch.variances[0]))
 
     def height(point):
         return potential(point, problem, shapes)
@@ -240,7 +240,7 @@ def test_potential_is_minus_the_log_of_prior_times_likelihood():
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
     arch = model.architecture
     shapes = bartlett.layer_shapes(arch)
-    problem = problem_of(model.kernels, arch)
+    problem = problem_of(model.gaussian_process, arch)
     point = 0.5 * np.random.default_rng(0).normal(size=sum(shape.size for shape in shapes))
 
     @jax.jit

@@ -265,7 +265,7 @@ class _Ladder:
         progress: Callable[[str], None] | None,
     ):
         self.model, self.drawn, self.job, self.seed, self.progress = model, drawn, job, seed, progress
-        self.process = compressed(model.kernels, model.architecture)
+        self.process = compressed(model.gaussian_process, model.architecture)
         self.whole = Fit(0.0, *predictions(model, drawn.reshape(-1, *drawn.shape[2:])))
 
     def losses(self, name: str, rows: Bool[np.ndarray, " row"]) -> dict[str, float]:
