@@ -81,7 +81,7 @@ def test_both_models_take_wholes_or_their_parts_by_name():
         assert (changed.architecture.widths, changed.temperature) == ((5, 5), 0.4)
         np.testing.assert_array_equal(changed.labels, -LABELS)
     assert ba.AttentionModel(dataset=sequences, **shape, key_width=2, temperature=0.3).examples == len(LABELS)
-    with pytest.raises(ValueError, match="dataset must be a .*SequenceDataset, got Dataset"):
+    with pytest.raises(ValueError, match=r"dataset must be a .*SequenceDataset, got Dataset"):
         by_parts[1].replace(dataset=plain)
 
 

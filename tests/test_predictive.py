@@ -16,7 +16,7 @@ from bayesattn import predictive, runs
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.models.conditional import conditional_of
-from bayesattn.models.description import ATTRIBUTE
+from bayesattn.models.stored_model import ATTRIBUTE
 from tests.posteriors import exact_scalar_posterior, tiny_model
 from tests.statistics import agree, likely, mean_of, near
 from tests.zoo import LIGHT

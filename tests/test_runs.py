@@ -13,7 +13,7 @@ import zarr
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.jobs.runs import provenance, sampling, store
-from bayesattn.models.description import described
+from bayesattn.models.stored_model import described
 from bayesattn.samplers import SAMPLERS
 from bayesattn.samplers import blocks as block_runner
 from tests import killed_run, zoo

@@ -18,7 +18,7 @@ from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.validation import MIXING, Validation
 from bayesattn.checks.verdict import LEVEL, MARGIN
 from bayesattn.models import Model
-from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
+from bayesattn.models.draws import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
 
 
 @with_own_settings

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from bayesattn._util.errors import BayesattnError
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.mixing import moments
-from bayesattn.models.trees import Draws, opened
+from bayesattn.models.draws import Draws, opened
 
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
 """Verdicts in the order of the exit statuses of `bayesattn validate`."""

@@ -13,9 +13,9 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.kernels.path_inputs import input_scale
+from bayesattn.models.draws import Draws, in_order_of_rows, opened_of
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Sites
-from bayesattn.models.trees import Draws, in_order_of_rows, opened_of
 from bayesattn.theory import bartlett
 from bayesattn.theory.problem import Problem, Shapes, problem_of
 

@@ -9,7 +9,7 @@ import pytest
 import bayesattn as ba
 from bayesattn import attention, dataset, fixed_attention
 from bayesattn.models import bytes_needed
-from bayesattn.models.description import names_of
+from bayesattn.models.stored_model import names_of
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.samplers.program import kernel
 from bayesattn.tasks import HiddenMarkov

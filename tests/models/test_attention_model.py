@@ -15,9 +15,9 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn.models import Collapsed, CollapsedAttention, TokenAttention, collapsed
 from bayesattn.models.conditional import conditional_of
-from bayesattn.models.origin import model_in
+from bayesattn.models.draws import opened
 from bayesattn.models.queries_keys import heads_of
-from bayesattn.models.trees import opened
+from bayesattn.models.stored_model import model_in
 from bayesattn.network import network
 from bayesattn.questions import calibration
 from bayesattn.questions.reference.quantities import quantities_of_draws

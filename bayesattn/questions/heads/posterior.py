@@ -20,9 +20,9 @@ from bayesattn._util.text import Described, with_error
 from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.models import Model
+from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.questions.heads.losses import Losses, head_losses, indexed
 from bayesattn.questions.heads.units import units_of
 from bayesattn.theory.heads import path_correlations as correlations

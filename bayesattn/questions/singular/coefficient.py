@@ -28,8 +28,8 @@ from bayesattn._util.text import Described, with_error
 from bayesattn.checks.mixing import moments
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
+from bayesattn.models.draws import CHAIN_AXES, Draws, opened_of
 from bayesattn.models.model import Model
-from bayesattn.models.trees import CHAIN_AXES, Draws, opened_of
 from bayesattn.questions.singular.best_fit import NEGLIGIBLE_SHARE, BestFit, best_fit_of
 from bayesattn.questions.singular.limit import Interval, Limit, fitted, largest_multiplicity
 from bayesattn.questions.singular.loss import attained, example_losses, factors, loss

@@ -10,8 +10,8 @@ from bayesattn._util.checks import Checked, finite, not_negative, reals, require
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
+from bayesattn.models.draws import CHAIN_AXES
 from bayesattn.models.model import Model
-from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.questions.singular.best_fit import best_fit_of, regression
 from bayesattn.questions.singular.coefficient import reduced
 
