@@ -33,7 +33,8 @@ class Architecture:
     Args:
         heads: H_1..H_L, attention heads of each layer; L is the depth.
         widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers).
-        variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers).
+        variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers);
+            all 1 by default.
         skips: rho_1..rho_L, strengths of the skip connections, 0 for layers without one (THEORY section 8).
         outputs: m, the number of outputs of the network.
 
@@ -45,7 +46,7 @@ class Architecture:
 
     heads: tuple[int, ...]
     widths: tuple[int, ...]
-    variances: tuple[float, ...]
+    variances: tuple[float, ...] = ()
     skips: tuple[float, ...] = ()
     outputs: int = 1
 
@@ -60,14 +61,15 @@ class Architecture:
 
     def __post_init__(self):
         set_field, expected = object.__setattr__, "a sequence of numbers with an entry for each layer"
-        for name in ("heads", "widths", "variances"):
-            values = entries(name, getattr(self, name), expected)
-            if not values:
+        for name in ("heads", "widths", "variances", "skips"):
+            optional = name in ("variances", "skips")
+            values = () if optional and getattr(self, name) is None else entries(name, getattr(self, name), expected)
+            if not values and not optional:
                 raise BayesattnError(f"{name} must be {expected}, got {values!r}")
             set_field(self, name, values)
         depth = len(self.heads)
-        skips = () if self.skips is None else entries("skips", self.skips, expected)
-        set_field(self, "skips", skips or (0.0,) * depth)
+        set_field(self, "variances", self.variances or (1.0,) * (depth + 2))
+        set_field(self, "skips", self.skips or (0.0,) * depth)
         for name, length, meaning in (
             ("widths", depth + 1, "N_1..N_L, N_a"),
             ("variances", depth + 2, "s_0^2, s_1^2..s_L^2, s_a^2"),

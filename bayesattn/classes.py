@@ -223,17 +223,18 @@ def one_hot(classes: Checked, names: Checked = None) -> OneHot:
     return _from_codes(np.array([places[value] for value in plain]), [str(name) for name in known])
 
 
-def names_of_outputs(output_names: Checked, **labels: Checked) -> Checked:
+def names_of_outputs(output_names: Checked, **labels: Checked) -> tuple[str, ...] | None:
     """`output_names`, or if they are None those of labels that `one_hot` made; raises ValueError if the latter differ."""
+    checked = None if output_names is None else checked_names("output_names", output_names)
     for name, value in labels.items():
         if isinstance(value, OneHot):
-            output_names = value.names if output_names is None else checked_names("output_names", output_names)
-            if output_names != value.names:
+            checked = value.names if checked is None else checked
+            if checked != value.names:
                 raise BayesattnError(
-                    f"{name} must be of classes {', '.join(output_names)}, got {', '.join(value.names)}: give one_hot the"
+                    f"{name} must be of classes {', '.join(checked)}, got {', '.join(value.names)}: give one_hot the"
                     " names of all classes"
                 )
-    return output_names
+    return checked
 
 
 def _from_codes(codes: np.ndarray, categories: list[str]) -> OneHot:

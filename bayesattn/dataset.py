@@ -1,15 +1,16 @@
-"""Training examples of a network, plain or compressed, with test and validation examples."""
+"""Datasets of networks: path inputs, plain or compressed, or token sequences, with labels and test examples."""
 
-import copy
 import dataclasses
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from bayesattn._util.checks import Checked, OwnsArrays, finite_array, labels_array, names, owned, reals, require_memory
+from bayesattn import fixed_attention
+from bayesattn._util.checks import Checked, OwnsArrays, finite_array, labels_array, owned, reals, require_memory
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
@@ -22,8 +23,35 @@ FROM_TOKENS = ": bayesattn.attention.path_inputs and paths_from_matrices make pa
 GATHERED = "{} must not be given for a compressed dataset, whose training examples are gathered"
 
 
+class Examples(OwnsArrays, Described):
+    """Base class of datasets."""
+
+    labelled: ClassVar[tuple[str, ...]]
+    """Names of the arrays of labels."""
+    labels: Any
+    test_labels: Any
+    output_names: Any
+    compressed: Any = None
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of the fields."""
+        return [each.name for each in dataclasses.fields(cls)]  # pyright: ignore[reportArgumentType]
+
+    def replace(self, **changes: Any) -> Self:
+        """Copy with some fields changed; raises ValueError as the class does."""
+        if isinstance(changes.get("labels"), OneHot):
+            changes.setdefault("output_names", None)
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+    def has_labels_of(self, other: "Examples") -> bool:
+        """Whether training and test labels are those of another dataset, of which this one is a changed copy."""
+        same = self.labels is other.labels if self.compressed is None else self.compressed is other.compressed
+        return same and self.test_labels is other.test_labels
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Dataset(OwnsArrays, Described):
+class Dataset(Examples):
     """Path inputs and labels of training, test and validation examples.
 
     Args:
@@ -44,6 +72,8 @@ class Dataset(OwnsArrays, Described):
     and `sum` adds many; the other fields come from the first dataset that has them.
     """
 
+    labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels", "validation_labels")
+
     path_inputs: Any = None
     labels: Any = None
     test_path_inputs: Any = None
@@ -54,7 +84,29 @@ class Dataset(OwnsArrays, Described):
     compressed: Compressed | None = None
 
     def __post_init__(self):
-        self._check({each.name for each in dataclasses.fields(self)})
+        put = partial(object.__setattr__, self)
+        put(
+            "output_names", names_of_outputs(self.output_names, **{name: getattr(self, name) for name in self.labelled})
+        )
+        if self.compressed is None:
+            put("path_inputs", _owned_inputs("path_inputs", self.path_inputs, "paths", "features"))
+            put("labels", _labels("labels", self.labels, len(self.path_inputs)))
+        else:
+            if not isinstance(self.compressed, Compressed):
+                raise BayesattnError(f"compressed must be made by Dataset.gather, got {type(self.compressed).__name__}")
+            for name in ("path_inputs", "labels"):
+                if getattr(self, name) is not None:
+                    raise BayesattnError(GATHERED.format(name))
+                put(name, owned(getattr(self.compressed, name)))
+        for part in PARTS:
+            inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
+            inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
+            if inputs is not None:
+                put(inputs_name, _owned_inputs(inputs_name, inputs, "paths", self.features))
+            if labels is not None:
+                if inputs is None:
+                    raise BayesattnError(f"{labels_name} need {inputs_name}, got None for the latter")
+                put(labels_name, _labels(labels_name, labels, len(inputs)))
 
     @classmethod
     def gather(
@@ -126,63 +178,33 @@ class Dataset(OwnsArrays, Described):
         """P, the number of training examples."""
         return len(self.labels) if self.compressed is None else self.compressed.examples
 
-    def replace(self, **changes: object) -> "Dataset":
-        """Copy with some fields changed; raises ValueError as `Dataset` does."""
-        changed = copy.copy(self)
-        if self.compressed is not None and changes.keys() & {"path_inputs", "labels"} and "compressed" not in changes:
-            if "path_inputs" in changes:
-                raise BayesattnError(GATHERED.format("path_inputs"))
-            labels = labels_array("labels of a compressed dataset", changes.pop("labels"), *self._sizes)
-            changes["compressed"] = Compressed.restored(self.path_inputs, labels, self.compressed.residual)
-        given_up = self.compressed is not None and changes.get("compressed", self) is None
-        if given_up and not {"path_inputs", "labels"} <= changes.keys():
-            raise BayesattnError("compressed may be None only where path_inputs and labels are given")
-        if changes.get("compressed") is not None:
-            changes |= {"path_inputs": None, "labels": None}
-        for name, value in changes.items():
-            object.__setattr__(changed, name, value)
-        # Test examples must have the features of the training examples.
-        others = {f"{part}_path_inputs" for part in PARTS} if "path_inputs" in changes else set()
-        changed._check(changes.keys() | others)
-        return changed
+    @property
+    def test_examples(self) -> int:
+        """Number of test examples."""
+        return 0 if self.test_path_inputs is None else len(self.test_path_inputs)
 
     @property
-    def _sizes(self) -> tuple[int, int]:
-        """Number of rows in memory, and of outputs."""
-        return len(self.labels), 1 if self.labels.ndim == 1 else self.labels.shape[1]
+    def features(self) -> int:
+        """N_0, the number of features of a path input."""
+        return self.path_inputs.shape[2]
 
-    def _check(self, changed: Set[str]) -> None:
-        """Check the changed fields and turn them into arrays; the others were checked before, and may be large."""
+    @property
+    def distinct_inputs(self) -> np.ndarray:
+        """Arrays that tell training examples apart."""
+        return self.path_inputs
 
-        def put(name: str, value: Checked) -> None:
-            object.__setattr__(self, name, value)
-
-        own = None if isinstance(self.labels, OneHot) and "output_names" not in changed else self.output_names
-        labelled = {name: getattr(self, name) for name in ("labels", *(f"{part}_labels" for part in PARTS))}
-        put("output_names", names_of_outputs(own, **labelled))
-        if self.compressed is not None and "compressed" in changed:
-            if not isinstance(self.compressed, Compressed):
-                raise BayesattnError(f"compressed must be made by Dataset.gather, got {type(self.compressed).__name__}")
-            for name in ("path_inputs", "labels"):
-                if getattr(self, name) is not None:
-                    raise BayesattnError(GATHERED.format(name))
-                put(name, getattr(self.compressed, name))
-        else:
-            if "path_inputs" in changed:
-                put("path_inputs", _owned_inputs("path_inputs", self.path_inputs, "paths", "features"))
-            if changed & {"path_inputs", "labels"}:
-                put("labels", _labels("labels", self.labels, len(self.path_inputs)))
-        for part in PARTS:
-            inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
-            inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
-            if inputs is not None and inputs_name in changed:
-                put(inputs_name, _owned_inputs(inputs_name, inputs, "paths", self.path_inputs.shape[2]))
-            if labels is not None and {inputs_name, labels_name} & changed:
-                if inputs is None:
-                    raise BayesattnError(f"{labels_name} need {inputs_name}, got None for the latter")
-                put(labels_name, _labels(labels_name, labels, len(getattr(self, inputs_name))))
-        if self.output_names is not None and "output_names" in changed:
-            put("output_names", names("output_names", self.output_names))
+    def replace(self, **changes: Any) -> "Dataset":
+        """Copy with some fields changed; raises ValueError as `Dataset` does."""
+        if self.compressed is not None and "labels" in changes and not {"compressed", "path_inputs"} & changes.keys():
+            outputs = 1 if self.labels.ndim == 1 else self.labels.shape[1]
+            name = "labels of a compressed dataset"
+            labels = labels_array(name, changes.pop("labels"), len(self.labels), outputs)
+            changes["compressed"] = Compressed.restored(self.path_inputs, labels, self.compressed.residual)
+        if self.compressed is not None or changes.get("compressed") is not None:
+            if changes.get("compressed", self) is None and not {"path_inputs", "labels"} <= changes.keys():
+                raise BayesattnError("compressed may be None only where path_inputs and labels are given")
+            changes = {"path_inputs": None, "labels": None} | changes
+        return super().replace(**changes)
 
     def _described(self) -> tuple[str, dict[str, str]]:
         _, paths, features = self.path_inputs.shape
@@ -198,6 +220,78 @@ class Dataset(OwnsArrays, Described):
         """Texts with the numbers of test and validation examples, such as "1000 to test"."""
         uses = {"to test": self.test_path_inputs, "to validate": self.validation_path_inputs}
         return [f"{len(inputs)} {use}" for use, inputs in uses.items() if inputs is not None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class SequenceDataset(Examples):
+    """Token sequences and labels of training and test examples.
+
+    Args:
+        inputs: training sequences, shape (P, T, N_0).
+        labels: Y of shape (P,), or (P, m) for m > 1 outputs.
+        mask: shape (P, T), True for tokens and False for padding.
+        test_inputs: sequences at which to predict, shape (P_test, T_test, N_0).
+        test_mask: their mask.
+        test_labels: their labels.
+        output_names: names of several outputs.
+
+    Raises:
+        ValueError: shapes that do not fit, entries that are not finite, a sequence of padding alone.
+    """
+
+    labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels")
+
+    inputs: Any
+    labels: Any
+    mask: Any = None
+    test_inputs: Any = None
+    test_mask: Any = None
+    test_labels: Any = None
+    output_names: Sequence[str] | None = None
+
+    def __post_init__(self):
+        put = partial(object.__setattr__, self)
+        put(
+            "output_names", names_of_outputs(self.output_names, **{name: getattr(self, name) for name in self.labelled})
+        )
+        for part in ("", "test_"):
+            inputs, mask, labels = (getattr(self, f"{part}{name}") for name in ("inputs", "mask", "labels"))
+            if part and inputs is None:
+                for name, value in (("test_mask", mask), ("test_labels", labels)):
+                    if value is not None:
+                        raise BayesattnError(f"{name} need test_inputs, got None for the latter")
+                continue
+            shape = ("test_examples", "test_tokens", self.features) if part else ("examples", "tokens", "features")
+            inputs, mask = fixed_attention.checked_tokens(f"{part}inputs", inputs, mask, shape)
+            put(f"{part}inputs", owned(inputs))
+            put(f"{part}mask", None if mask is None else owned(mask))
+            if labels is not None or not part:
+                put(f"{part}labels", _labels(f"{part}labels", labels, len(inputs)))
+
+    @property
+    def examples(self) -> int:
+        """P, the number of training examples."""
+        return len(self.labels)
+
+    @property
+    def test_examples(self) -> int:
+        """Number of test examples."""
+        return 0 if self.test_inputs is None else len(self.test_inputs)
+
+    @property
+    def features(self) -> int:
+        """N_0, the number of features of a token."""
+        return self.inputs.shape[2]
+
+    @property
+    def distinct_inputs(self) -> np.ndarray:
+        """Arrays that tell training examples apart: tokens, and whether they are padding."""
+        return self.inputs if self.mask is None else np.concatenate([self.inputs, self.mask[..., None]], axis=2)
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        examples, tokens, features = self.inputs.shape
+        rows = {"examples": f"{examples:,} of {tokens} tokens and {features} features"}
+        return "SequenceDataset", rows | ({"others": f"{self.test_examples} to test"} if self.test_examples else {})
 
 
 def _compressed(dataset: Dataset) -> Compressed:

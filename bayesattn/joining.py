@@ -12,9 +12,8 @@ from bayesattn._util.checks import require_memory, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn.models.arviz import dataset
-from bayesattn.models.description import ATTRIBUTE
-from bayesattn.models.origin import Origin, close, described_in
-from bayesattn.models.trees import CHAIN_AXES, DATA_GROUPS, JOINED_KEY, Draws, numbers_of, opened, repeats
+from bayesattn.models.draws import CHAIN_AXES, DATA_GROUPS, JOINED_KEY, Draws, numbers_of, opened, repeats
+from bayesattn.models.stored_model import ATTRIBUTE, ModelRecord, close, described_in
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -84,7 +83,7 @@ def _is_of_draws(group: str) -> bool:
 
 def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> None:
     """Raise ValueError unless draws have the model, settings, groups, variables and data of the first ones."""
-    if difference := Origin.of_tree(first).difference(Origin.of_tree(other)):
+    if difference := ModelRecord.of_tree(first).difference(ModelRecord.of_tree(other)):
         raise BayesattnError(f"{name} must be of the same model as draws[0], got draws of a model with {difference}")
     ours, theirs = _settings(first), _settings(other)
     for setting in ours if theirs else ():

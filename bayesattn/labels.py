@@ -1,10 +1,6 @@
-"""Warnings about labels that are valid but likely not intended."""
-
-import warnings
+"""Doubts about labels that are valid but likely not intended."""
 
 import numpy as np
-
-from bayesattn._util.checks import Checked
 
 UNEXPECTED_RATIO = 100
 """Ratio of the labels' size to the size that the prior expects, or its inverse, above which there is a warning."""
@@ -34,21 +30,14 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
     )
 
 
-def warn_of_labels(name: str, labels: np.ndarray, model: Checked) -> None:
-    """Warn of labels that are valid but likely not intended."""
-    if not model.likelihood.conjugate:  # Other likelihoods check their labels themselves.
-        return
-    statistics = model.compressed if name == "labels" else None
-    if statistics is None and labels.ndim == 1 and (doubt := doubtful_labels(name, labels)):
-        warnings.warn(doubt, stacklevel=4)
-    arch, entries = model.architecture, model.examples * np.prod(model.path_inputs.shape[1:])
-    squares = np.einsum("epf,epf->p", model.path_inputs, model.path_inputs)
-    expected = arch.input_variance * (squares @ arch.path_variances) / entries
-    if name != "labels" or not expected > 0:
-        return
-    square = statistics.square / (statistics.examples * arch.outputs) if statistics else np.mean(np.square(labels))
-    size = np.sqrt(square)
-    larger, smaller = size / np.sqrt(expected + model.temperature), np.sqrt(expected) / size if size > 0 else 0
-    if max(larger, smaller) > UNEXPECTED_RATIO:
-        than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
-        warnings.warn(f"labels are {than} than the prior expects; rescale them, or change the variances", stacklevel=4)
+def doubtful_size(size: float, expected: float, temperature: float) -> str:
+    """Text of a warning if the size of labels (root mean square) is far from what the prior expects; otherwise empty.
+
+    `expected` is the size of the outputs that the prior expects.
+    """
+    larger = size / np.sqrt(expected**2 + temperature)
+    smaller = expected / size if size > 0 else 0.0
+    if expected == 0 or max(larger, smaller) <= UNEXPECTED_RATIO:
+        return ""
+    than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
+    return f"labels are {than} than the prior expects; rescale them, or change the variances"

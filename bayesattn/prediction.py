@@ -12,8 +12,8 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
 from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
 from bayesattn.models.conditional import class_probabilities, has_two_classes
+from bayesattn.models.draws import Draws, opened_with_network
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.models.trees import Draws, opened_with_network
 
 ENTRIES_READ = 2**23
 """Largest number of stored predictions that are read at a time: 64 MiB."""

@@ -26,13 +26,7 @@ from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
 from bayesattn.models import collapsed
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
-from bayesattn.models.description import ATTRIBUTE, described
-from bayesattn.models.left_out import require_integrated
-from bayesattn.models.model import has_fixed_attention
-from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.models.origin import described_in
-from bayesattn.models.prior_draws import from_prior
-from bayesattn.models.trees import (
+from bayesattn.models.draws import (
     DRAW_VARIABLES,
     Draws,
     in_order_of_rows,
@@ -40,6 +34,11 @@ from bayesattn.models.trees import (
     order_parameters_in,
     require_finite,
 )
+from bayesattn.models.left_out import require_integrated
+from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.prior_draws import from_prior
+from bayesattn.models.stored_model import ATTRIBUTE, described, described_in
 from bayesattn.prediction import PosteriorPrediction
 from bayesattn.samplers.stopping import DRAWS_AT_FIRST_CHECK
 from bayesattn.theory import bartlett

@@ -66,12 +66,12 @@ def model_of(case: Case) -> ba.Model:
 def measured(case: Case) -> dict:
     """Form of the likelihood, seconds per gradient, peak memory in GiB, device."""
     model = model_of(case)
-    shapes, problem = layer_shapes(model.architecture), problem_of(model.kernels, model.architecture)
+    shapes, problem = layer_shapes(model.architecture), problem_of(model.gaussian_process, model.architecture)
     slope = jax.jit(jax.grad(potential), static_argnums=2)
     point = unwhiten(jnp.zeros(sum(shape.size for shape in shapes)), shapes, problem.widths)
     seconds = interleaved_seconds({"gradient": lambda: slope(point, problem, shapes)}, repeats=9)["gradient"]
     return {
-        "form": form_at(model.kernels, shapes[0].columns),
+        "form": form_at(model.gaussian_process, shapes[0].columns),
         "seconds": seconds,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "device": jax.devices()[0].device_kind,

@@ -133,7 +133,8 @@ def test_few_examples_are_their_own_statistics(data, examples):
     assert same(Compressed.restored(few.path_inputs, few.labels, few.residual), few)
     by_examples, by_few = (
         log_density_of(
-            ba.Model(**given, architecture=ARCH, temperature=TEMPERATURE).kernels, np.diag([1.0, 2.0, 0.5, 1.5])
+            ba.Model(**given, architecture=ARCH, temperature=TEMPERATURE).gaussian_process,
+            np.diag([1.0, 2.0, 0.5, 1.5]),
         )
         for given in ({"path_inputs": inputs, "labels": labels}, {"compressed": few})
     )
@@ -195,7 +196,7 @@ def test_what_is_unseen_is_part_of_the_identity(gathered, models, tmp_path):
     model, settings = models[1], SETTINGS | {"chains": 1, "draws": 5}
     other = Compressed.restored(gathered.path_inputs, gathered.labels, ResidualExamples(1000, 5.0))
     assert fingerprint(model) != fingerprint(model.replace(compressed=other))
-    assert model.replace(compressed=other).kernels.residual.examples == 1000
+    assert model.replace(compressed=other).gaussian_process.residual.examples == 1000
     runs.sample(model, tmp_path / "run", **settings)
     with pytest.raises(runs.RunError, match="a run with statistics"):
         runs.sample(model.replace(compressed=other), tmp_path / "run", **settings)

@@ -61,6 +61,30 @@ def test_a_model_says_what_it_was_given(fields, message):
         ba.Model(**{"dataset": dataset, "architecture": ARCH, "temperature": 0.3} | fields)
 
 
+def test_both_models_take_wholes_or_their_parts_by_name():
+    """An architecture and a dataset, or their fields; variances are 1 by default."""
+    shape = {"heads": (2,), "widths": (4, 4)}
+    arch, sequences = ba.Architecture(**shape), ba.models.SequenceDataset(inputs=INPUTS, labels=LABELS)
+    plain = ba.Dataset(path_inputs=INPUTS, labels=LABELS)
+    by_parts = [
+        ba.Model(path_inputs=INPUTS, labels=LABELS, **shape, temperature=0.3),
+        ba.AttentionModel(inputs=INPUTS, labels=LABELS, **shape, key_width=2, temperature=0.3),
+    ]
+    by_wholes = [
+        ba.Model(dataset=plain, architecture=arch, likelihood=ba.Gaussian(0.3)),
+        ba.AttentionModel(dataset=sequences, architecture=arch, key_width=2, likelihood=ba.Gaussian(0.3)),
+    ]
+    for one, two in zip(by_parts, by_wholes, strict=True):
+        assert repr(one) == repr(two)
+        assert one.architecture.variances == (1.0, 1.0, 1.0)
+        changed = two.replace(widths=(5, 5), labels=-LABELS, temperature=0.4)
+        assert (changed.architecture.widths, changed.temperature) == ((5, 5), 0.4)
+        np.testing.assert_array_equal(changed.labels, -LABELS)
+    assert ba.AttentionModel(dataset=sequences, **shape, key_width=2, temperature=0.3).examples == len(LABELS)
+    with pytest.raises(ValueError, match=r"dataset must be a .*SequenceDataset, got Dataset"):
+        by_parts[1].replace(dataset=plain)
+
+
 def test_parts_that_replace_others_are_held_against_what_stays():
     model = ba.Model(path_inputs=INPUTS, labels=LABELS, test_path_inputs=TEST, architecture=ARCH, temperature=0.3)
     with pytest.raises(ValueError, match=r"test_path_inputs must have shape \(examples, paths, 2\)"):

@@ -20,9 +20,9 @@ from bayesattn.errors import BayesattnError
 from bayesattn.jobs import plots
 from bayesattn.jobs.plots.run import Names, names_of
 from bayesattn.joining import concat
-from bayesattn.models import trees
 from bayesattn.models.arviz import axes, axis_names, data_groups
-from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.models.draws import order_parameters_of
+from bayesattn.models.stored_model import ATTRIBUTE, described
 from tests.zoo import LIGHT, QUICK
 from tests.zoo import model as zoo_model
 
@@ -282,7 +282,7 @@ def test_axes_are_put_right_by_name(model, several, said):
         mean_predictor.readout_batches(model, both), mean_predictor.readout_batches(model, tree)
     )
     array = tree["posterior"]["order_parameter"].transpose("draw", "other_path", "chain", "path")
-    np.testing.assert_array_equal(trees.order_parameters(array, model), trees.order_parameters(tree, model))
+    np.testing.assert_array_equal(order_parameters_of(array, model), order_parameters_of(tree, model))
 
 
 MISSING = {
@@ -298,7 +298,7 @@ MISSING = {
 def test_all_that_take_draws_refuse_what_xarray_reads_as_nan(model, run, tmp_path, monkeypatch, what):
     """Chunks that a run has not written yet, or has lost: the accuracy of predictions that are NaN would be 0."""
     shutil.copytree(run.path, tmp_path / "run")
-    monkeypatch.setattr("bayesattn.models.trees.BLOCK_ENTRIES", 100)
+    monkeypatch.setattr("bayesattn.models.draws.BLOCK_ENTRIES", 100)
     if what == "draws":
         assert summary(xr.open_datatree(tmp_path / "run", engine="zarr")) == run.summary()
     files, name = MISSING[what]

@@ -22,7 +22,7 @@ from bayesattn.jobs import cli, plots, sweep
 from bayesattn.jobs.plots import style
 from bayesattn.jobs.report import report
 from bayesattn.jobs.runs import folder
-from bayesattn.models import trees
+from bayesattn.models import draws as models_draws
 from bayesattn.tasks import load
 from tests.zoo import LIGHT
 from tests.zoo import model as zoo_model
@@ -65,7 +65,7 @@ ENTRIES = {
     "dataset.Dataset.gather": ("store", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture, store=path)),
     "dataset.Dataset.save": ("file", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture).save(path)),
     "dataset.Dataset.open": ("file", lambda path, _: ba.Dataset.open(path)),
-    "models.trees.opened": ("run", lambda path, _: trees.opened(str(path))),
+    "models.draws.opened": ("run", lambda path, _: models_draws.opened(str(path))),
     "tasks.load.load_model": ("model", lambda path, _: ba.load_model(path)),
     "tasks.load.load_validate_table": ("model", lambda path, _: load.load_validate_table(path)),
     "jobs.plots.style.checked_file": ("--figure", lambda path, _: style.checked_file("--figure", path)),
@@ -118,7 +118,7 @@ def functions_of_paths():
                 continue
             full = f"{found.name.removeprefix('bayesattn.')}.{name}"
             # Draws may be a folder, which one function opens for all that take draws.
-            of_draws = "never" if full == "models.trees.opened" else "DataTree"
+            of_draws = "never" if full == "models.draws.opened" else "DataTree"
             annotations = [str(p.annotation) for p in parameters if "paths" not in p.name]
             if any("Path" in each and of_draws not in each for each in annotations):
                 yield full

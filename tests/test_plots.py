@@ -22,7 +22,7 @@ from bayesattn.jobs import cli, plots
 from bayesattn.jobs.plots import style
 from bayesattn.jobs.plots.diagnostics import scalars
 from bayesattn.jobs.plots.run import draw, lacking
-from bayesattn.models.description import ATTRIBUTE
+from bayesattn.models.stored_model import ATTRIBUTE
 from tests.zoo import LIGHT
 
 LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]

@@ -16,7 +16,7 @@ from bayesattn import models, predictive, runs
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.models.conditional import conditional_of
-from bayesattn.models.description import ATTRIBUTE
+from bayesattn.models.stored_model import ATTRIBUTE
 from bayesattn.prediction import score
 from tests.posteriors import exact_scalar_posterior, tiny_model
 from tests.statistics import agree, likely, mean_of, near
@@ -131,9 +131,9 @@ def test_moments_and_draws_at_a_narrow_factor_are_those_at_u(outputs):
     features = scaled_features(jnp.asarray(new), arch.input_variance)
     values, vectors = jnp.linalg.eigh(order_parameter)
     root = vectors * jnp.sqrt(jnp.where(values > 1e-9, values, 0))  # Without roots of rounding, which are 1e-8.
-    projection = jax.jit(type(model.kernels).sample_projection)(model.kernels, key, root)
+    projection = jax.jit(type(model.gaussian_process).sample_projection)(model.gaussian_process, key, root)
     drawn = outputs_of(features, root @ projection, outputs)
-    moments = jax.jit(conditional_moments)(model.kernels, order_parameter, features)
+    moments = jax.jit(conditional_moments)(model.gaussian_process, order_parameter, features)
     for value, expected in zip(found, (*moments, drawn), strict=True):
         np.testing.assert_allclose(value, np.reshape(expected, value.shape), rtol=1e-10)
 
@@ -171,7 +171,7 @@ def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
     """Densities of one label given 99 others, with a singular U too, by the law of a Gaussian's conditional."""
     model = hidden_markov_model(10)
     for factor in (np.linalg.cholesky(np.eye(4) + 0.3), np.array([[1.0], [0.5], [0.2], [0.1]])):
-        order_parameter, given = factor @ factor.T, np.asarray(jax.jit(leave_one_out)(model.kernels, factor))
+        order_parameter, given = factor @ factor.T, np.asarray(jax.jit(leave_one_out)(model.gaussian_process, factor))
         for example in (0, 57, 99):
             rest = {name: np.delete(getattr(model, name), example, axis=0) for name in ("path_inputs", "labels")}
             one = ba.theory.predict(order_parameter, model.replace(**rest), model.path_inputs[[example]])

@@ -74,7 +74,7 @@ def by_dense_hessian(monkeypatch):
 
     def by_model(model, queries_and_keys):
         given, (mode, problem) = model.given(queries_and_keys), found[0]
-        problem = problem._replace(process=given.kernels)
+        problem = problem._replace(process=given.gaussian_process)
         value, slope, hessian = dense(mode.point, problem, layer_shapes(model.architecture))
         assert slope @ np.linalg.solve(hessian, slope) < 1e-8  # The mode of the model with fixed attention, too.
         return float(-value + (len(hessian) * np.log(2 * np.pi) - np.linalg.slogdet(hessian)[1]) / 2)

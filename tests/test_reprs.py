@@ -18,7 +18,7 @@ from bayesattn.jobs import plots
 from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
 from bayesattn.models.arviz import data_groups
-from bayesattn.models.description import described, restored
+from bayesattn.models.stored_model import described, restored
 from bayesattn.predictive import PosteriorPrediction
 from bayesattn.theory.finite_width import FiniteWidth
 from tests.zoo import LIGHT, MODELS

@@ -15,7 +15,7 @@ from bayesattn import runs
 from bayesattn.checks.diagnostics import summary
 from bayesattn.jobs.runs import provenance, sampling, store
 from bayesattn.joining import concat
-from bayesattn.models.description import described
+from bayesattn.models.stored_model import described
 from bayesattn.samplers import SAMPLERS
 from bayesattn.samplers import blocks as block_runner
 from tests import killed_run, zoo

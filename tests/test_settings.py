@@ -121,10 +121,10 @@ def test_kernels_made_in_float32_days_are_those_of_float64(model, usual):
     """The same model object is used with the flag off, then with the flag on."""
     fresh = model.replace(path_inputs=np.array(model.path_inputs))
     with jax.enable_x64(False):
-        fresh.kernels.features.block_until_ready()
+        fresh.gaussian_process.features.block_until_ready()
         ba.theory.solve(fresh)
     solution = ba.theory.solve(fresh)
-    assert fresh.kernels.features.dtype == np.float64
+    assert fresh.gaussian_process.features.dtype == np.float64
     np.testing.assert_array_equal(np.asarray(solution.order_parameter), usual["solve"][0])
 
 

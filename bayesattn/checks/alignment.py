@@ -19,7 +19,8 @@ from bayesattn._util.watched import watched
 from bayesattn.checks.accuracy import Outcome, outcome_of, plain_values
 from bayesattn.checks.mean_predictor import gp_of_group
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.models import Model, trees
+from bayesattn.models import Model
+from bayesattn.models.draws import order_parameters_of
 from bayesattn.theory.arguments import gaussian_density
 
 MOST_ALIGNED_LABELS = 2000
@@ -103,7 +104,7 @@ def alignment_over_draws(
         leading = theory.alignment(kernel, labels)[:ALIGNED_EIGENVECTORS]
         return np.append(theory.kernel_target_alignment(kernel, labels), leading)
 
-    order_parameters = trees.order_parameters(order_parameters, model)
+    order_parameters = order_parameters_of(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
     # With BLAS threads, which wait for each other, eigenvectors of a hundred examples take several times as long.

@@ -27,8 +27,8 @@ from bayesattn.checks.mixing import (
 )
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset
-from bayesattn.models.origin import architecture_in
-from bayesattn.models.trees import Draws, opened
+from bayesattn.models.draws import Draws, opened
+from bayesattn.models.stored_model import architecture_in
 from bayesattn.theory.bartlett import may_have_modes_apart
 
 GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3

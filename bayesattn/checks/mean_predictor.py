@@ -6,7 +6,8 @@ from jaxtyping import Array, Float
 from bayesattn import theory
 from bayesattn._util.checks import Checked
 from bayesattn._util.settings import with_own_settings
-from bayesattn.models import Model, trees
+from bayesattn.models import Model
+from bayesattn.models.draws import order_parameters_of
 from bayesattn.theory.predictor import outputs_at, readouts
 
 PREDICTOR_DRAWS = 1000
@@ -58,7 +59,7 @@ def readout_batches(model: Model, order_parameters: Checked) -> Float[np.ndarray
     Raises:
         ValueError: draws of another model, or that are not finite.
     """
-    order_parameters = trees.order_parameters(order_parameters, model)
+    order_parameters = order_parameters_of(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
     batches = min(BATCHES_PER_CHAIN, draws)
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))

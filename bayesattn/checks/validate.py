@@ -18,8 +18,8 @@ from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.validation import MIXING, Validation
 from bayesattn.checks.verdict import LEVEL, MARGIN
 from bayesattn.models import Model
+from bayesattn.models.draws import ORDER_PARAMETER_AXES, Draws, opened_with_fixed_attention, order_parameters_in
 from bayesattn.models.earlier import draws_first
-from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_with_fixed_attention, order_parameters_in
 
 
 @draws_first

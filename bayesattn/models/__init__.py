@@ -1,5 +1,6 @@
 """Posteriors and their parameterisations for sampling."""
 
+from bayesattn.dataset import SequenceDataset
 from bayesattn.models import collapsed, conditional_attention  # noqa: F401  # registers its conditional
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.blocks import Blocks
@@ -28,6 +29,7 @@ __all__ = [
     "Parameterisation",
     "Path",
     "SampledAttention",
+    "SequenceDataset",
     "Token",
     "TokenAttention",
     "Tokens",

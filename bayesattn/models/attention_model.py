@@ -1,9 +1,6 @@
 """Posterior of a network whose queries and keys have priors too (docs/theory.md, section 9)."""
 
-import copy
-import dataclasses
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -11,38 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bayesattn import fixed_attention
-from bayesattn._util.checks import (
-    Checked,
-    entries,
-    labels_array,
-    names,
-    not_negative,
-    one_of,
-    owned,
-    positive_integer,
-    require_kind,
-    shown,
-    truth,
-)
+from bayesattn._util.checks import Checked, entries, not_negative, one_of, owned, positive_integer, truth
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict, PlainMapping
-from bayesattn.architecture import Architecture
-from bayesattn.classes import names_of_outputs
-from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
-from bayesattn.labels import doubtful_labels
-from bayesattn.likelihoods import (
-    Likelihood,
-    at_temperature,
-    likelihood_from,
-)
+from bayesattn._util.plain import PlainDict
+from bayesattn.dataset import SequenceDataset
 from bayesattn.models.model import Model
-from bayesattn.models.network_posterior import NetworkPosterior, listed
+from bayesattn.models.network_posterior import NetworkPosterior, listed, of_dataset
 from bayesattn.models.tokens import Tokens
 
 ATTENTION_ON = ("inputs", "hidden")
 VALUES = ("linear", "relu", "gelu")
-SHAPE = ("heads", "widths", "variances", "skips", "outputs")
-"""Fields of `bayesattn.Architecture` that may be given one by one instead of an architecture."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -53,6 +28,7 @@ class AttentionModel(NetworkPosterior):
     `bayesattn.attention.path_inputs`. For fixed queries and keys, `given` returns the posterior as a `bayesattn.Model`.
 
     Args:
+        dataset: training and test sequences (`bayesattn.models.SequenceDataset`); or its fields by name, as follows.
         inputs: training sequences, shape (P, T, N_0).
         labels: Y of shape (P,), or (P, m) for m > 1 outputs.
         heads: H_1..H_L, heads of each layer.
@@ -88,125 +64,38 @@ class AttentionModel(NetworkPosterior):
     Arrays are copied, and the arrays of a model are read-only.
     """
 
+    dataset_class: ClassVar[type[SequenceDataset]] = SequenceDataset
     weight_space: ClassVar[str] = "token"
-    labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels")
     posterior_names: ClassVar[tuple[str, ...]] = ("labels", "inputs", "mask")
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_inputs", "test_mask", "watched")
 
-    inputs: Any
-    labels: Any
-    architecture: Architecture
     key_width: int
-    query_variances: tuple[float, ...]
-    key_variances: tuple[float, ...]
-    likelihood: Likelihood
-    readout: str
-    causal: bool
-    mask: Any
-    test_inputs: Any
-    test_mask: Any
-    test_labels: Any
-    attention_on: str
-    values: str
-    values_strength: float
-    watched: np.ndarray | None
-    head_names: Sequence[Sequence[str]] | None
-    output_names: Sequence[str] | None
-    name: str
-    task: PlainMapping
+    query_variance: Any = 1.0
+    key_variance: Any = 1.0
+    readout: str = "last"
+    causal: bool = False
+    attention_on: str = "inputs"
+    values: str = "linear"
+    values_strength: float = 1.0
+    watched: Sequence[int] | np.ndarray | None = None
 
-    def __init__(
-        self,
-        *,
-        inputs: Checked,
-        labels: Checked,
-        key_width: Checked,
-        heads: Checked = None,
-        widths: Checked = None,
-        variances: Checked = None,
-        skips: Checked = None,
-        outputs: Checked = None,
-        architecture: Architecture | None = None,
-        query_variance: Checked = 1.0,
-        key_variance: Checked = 1.0,
-        temperature: Checked = None,
-        likelihood: Likelihood | None = None,
-        readout: str = "last",
-        causal: bool = False,
-        mask: Checked = None,
-        test_inputs: Checked = None,
-        test_mask: Checked = None,
-        test_labels: Checked = None,
-        attention_on: str = "inputs",
-        values: str = "linear",
-        values_strength: Checked = 1.0,
-        watched: Checked = (),
-        head_names: Checked = None,
-        output_names: Checked = None,
-        name: str = "model",
-        task: PlainMapping | None = None,
-    ):
-        put = partial(object.__setattr__, self)
-        if architecture is None:
-            architecture = _architecture(heads, widths, variances, skips, outputs)
-        elif any(each is not None for each in (heads, widths, variances, skips, outputs)):
-            raise BayesattnError(f"architecture must not be given together with {', '.join(SHAPE)}")
-        require_kind("architecture", architecture, Architecture)
-        arch: Architecture = architecture
-        inputs, mask = fixed_attention.checked_tokens("inputs", inputs, mask)
-        put("inputs", owned(inputs))
-        put("mask", None if mask is None else owned(mask))
-        put("labels", owned(labels_array("labels", labels, len(inputs), arch.outputs)))
-        put("architecture", arch)
-        put("key_width", positive_integer("key_width", key_width))
-        put("query_variances", _by_layer("query_variance", query_variance, arch.depth))
-        put("key_variances", _by_layer("key_variance", key_variance, arch.depth))
-        put("likelihood", likelihood_from(likelihood, temperature))
-        put("readout", one_of("readout", readout, fixed_attention.READOUTS))
-        put("causal", truth("causal", causal))
-        put("attention_on", one_of("attention_on", attention_on, ATTENTION_ON))
-        put("values", one_of("values", values, VALUES))
-        put("values_strength", not_negative("values_strength", values_strength))
-        self._check_test(test_inputs, test_mask, test_labels)
-        put("watched", self._checked_watched(watched))
-        put("head_names", None if head_names is None else arch.checked_head_names(head_names))
-        output_names = names_of_outputs(output_names, labels=labels, test_labels=test_labels)
-        put("output_names", None if output_names is None else names("output_names", output_names))
-        put("name", name)
-        if task is not None and not isinstance(task, Mapping):
-            raise BayesattnError(f"task must be settings by name, got {shown(task)}")
-        put("task", copy.deepcopy(dict(task or {})))
-        arch.row_names(self.head_names, self.output_names)
-        self.check_labels()
-        self._refuse_contradictions()
-        if self.likelihood.conjugate and self.labels.ndim == 1 and (doubt := doubtful_labels("labels", self.labels)):
-            warnings.warn(doubt, stacklevel=2)
+    inputs = of_dataset("inputs", "Training sequences, shape (P, T, N_0).")
+    mask = of_dataset("mask", "Mask of the training sequences, or None.")
+    test_inputs = of_dataset("test_inputs", "Test sequences, or None.")
+    test_mask = of_dataset("test_mask", "Mask of the test sequences, or None.")
 
-    def _refuse_contradictions(self) -> None:
-        """Raise ValueError if equal sequences have different labels and T is lost in rounding."""
-        if self.likelihood.conjugate:
-            tokens, arch = self.inputs, self.architecture
-            if self.mask is not None:  # Zeros at padding are not tokens.
-                tokens = np.concatenate([tokens, self.mask[..., None]], axis=2)
-            scale = input_scale(arch.input_variance * max(arch.path_variances), *tokens.shape[1:]) ** 2
-            refuse_contradictions(tokens, self.labels, scale, self.temperature)
-
-    def _check_test(self, inputs: Checked, mask: Checked, labels: Checked) -> None:
-        """Check the test sequences and put them into the model."""
-        put = partial(object.__setattr__, self)
-        for name, value in (("test_mask", mask), ("test_labels", labels)):
-            if inputs is None and value is not None:
-                raise BayesattnError(f"{name} need test_inputs, got None for the latter")
-            put(name, None)
-        put("test_inputs", None)
-        if inputs is None:
-            return
-        shape = ("test_examples", "test_tokens", self.features)
-        inputs, mask = fixed_attention.checked_tokens("test_inputs", inputs, mask, shape)
-        put("test_inputs", owned(inputs))
-        put("test_mask", None if mask is None else owned(mask))
-        if labels is not None:
-            put("test_labels", owned(labels_array("test_labels", labels, len(inputs), self.architecture.outputs)))
+    def _check(self) -> None:
+        put, depth = partial(object.__setattr__, self), self.architecture.depth
+        put("key_width", positive_integer("key_width", self.key_width))
+        put("query_variance", _by_layer("query_variance", self.query_variance, depth))
+        put("key_variance", _by_layer("key_variance", self.key_variance, depth))
+        one_of("readout", self.readout, fixed_attention.READOUTS)
+        put("causal", truth("causal", self.causal))
+        one_of("attention_on", self.attention_on, ATTENTION_ON)
+        one_of("values", self.values, VALUES)
+        put("values_strength", not_negative("values_strength", self.values_strength))
+        put("watched", self._checked_watched(self.watched))
+        super()._check()
 
     def _checked_watched(self, watched: Checked) -> np.ndarray | None:
         """Indices of test sequences, or None if there are none."""
@@ -239,21 +128,6 @@ class AttentionModel(NetworkPosterior):
         )
 
     @property
-    def examples(self) -> int:
-        """P, the number of training examples."""
-        return len(self.labels)
-
-    @property
-    def features(self) -> int:
-        """N_0, the number of features of a token."""
-        return self.inputs.shape[2]
-
-    @property
-    def test_examples(self) -> int:
-        """Number of test examples."""
-        return 0 if self.test_inputs is None else len(self.test_inputs)
-
-    @property
     def identifying_arrays(self) -> list[np.ndarray]:
         """Labels and sequences, and the mask if there is one."""
         return [array for array in super().identifying_arrays if array is not None]
@@ -262,8 +136,8 @@ class AttentionModel(NetworkPosterior):
         """Settings that, together with the arrays, determine the posterior."""
         settings: PlainDict = {
             "key_width": self.key_width,
-            "query_variance": list(self.query_variances),
-            "key_variance": list(self.key_variances),
+            "query_variance": list(self.query_variance),
+            "key_variance": list(self.key_variance),
             "readout": self.readout,
             "causal": self.causal,
         }
@@ -318,7 +192,7 @@ class AttentionModel(NetworkPosterior):
         rows = {
             "examples": f"{examples} of {tokens} tokens and {features} features{test}",
             "heads": f"{arch.layers_text}, queries and keys of width {self.key_width} with prior variances"
-            f" {listed(self.query_variances)} and {listed(self.key_variances)}",
+            f" {listed(self.query_variance)} and {listed(self.key_variance)}",
             **({} if self.is_linear else {"blocks": self._blocks()}),
             **self._described_network(),
         }
@@ -330,36 +204,6 @@ class AttentionModel(NetworkPosterior):
             "" if self.values == "linear" or self.values_strength == 1 else f" of strength {self.values_strength:g}"
         )
         return f"attention on {self.attention_on}, values {self.values}{strength}"
-
-    def replace(self, **changes: Any) -> "AttentionModel":
-        """Copy with some fields changed; `width=N` sets every width. Raises ValueError as `AttentionModel` does."""
-        own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-        own["query_variance"], own["key_variance"] = own.pop("query_variances"), own.pop("key_variances")
-        for name in changes:
-            one_of("field of a model", name, sorted({*own, *SHAPE, "temperature", "width"}))
-        arch = changes.pop("architecture", self.architecture)
-        require_kind("architecture", arch, Architecture)
-        if {"width", "widths"} <= changes.keys():
-            raise BayesattnError("width must not be given together with widths")
-        if "width" in changes:
-            arch = arch.with_width(changes.pop("width"))
-        arch = dataclasses.replace(arch, **{name: changes.pop(name) for name in SHAPE if name in changes})
-        temperature = changes.pop("temperature", None)
-        if temperature is not None:
-            changes.setdefault("likelihood", at_temperature(self.likelihood, temperature))
-        return AttentionModel(**own | changes | {"architecture": arch})
-
-
-def _architecture(
-    heads: Checked, widths: Checked, variances: Checked, skips: Checked, outputs: Checked
-) -> Architecture:
-    """Architecture from the arguments; all variances are 1 if none are given."""
-    for name, value in (("heads", heads), ("widths", widths)):
-        if value is None:
-            raise BayesattnError(f"{name} must be a sequence of numbers with an entry for each layer, got None")
-    if variances is None:
-        variances = (1.0,) * (len(entries("heads", heads, "a sequence of numbers with an entry for each layer")) + 2)
-    return Architecture(heads, widths, variances, skips or (), 1 if outputs is None else outputs)
 
 
 def _by_layer(name: str, value: Checked, depth: int) -> tuple[float, ...]:

@@ -67,7 +67,7 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     order = {}
     if model.likelihood.conjugate and whitening == "laplace":
         try:
-            mode, problem = find_mode(model.kernels, model.architecture)
+            mode, problem = find_mode(model.gaussian_process, model.architecture)
         except FlatMode as flat:
             order = _order_of(flat.problem)
         else:
@@ -78,13 +78,13 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     arrays = {"centre": centre, "scale": scale}
     if model.likelihood.conjugate:
         return arrays | order
-    problem = problem_of(model.kernels, model.architecture)
+    problem = problem_of(model.gaussian_process, model.architecture)
     if bartlett.narrow(shapes):
         # A Gaussian likelihood ranks the paths in nearly the same order; only this order is taken from it.
         with suppress(NotConverged):
-            problem = find_mode(model.kernels, model.architecture)[1]
+            problem = find_mode(model.gaussian_process, model.architecture)[1]
         arrays |= _order_of(problem)
-    outputs = latent_outputs.whitening_at(model.kernels, model.likelihood, problem.factor(centre, shapes))
+    outputs = latent_outputs.whitening_at(model.gaussian_process, model.likelihood, problem.factor(centre, shapes))
     arrays |= {f"latent_{name}": array for name, array in outputs._asdict().items() if array is not None}
     return arrays
 
@@ -96,7 +96,11 @@ def _order_of(problem: Problem) -> dict[str, Array]:
 
 def compressed(model: Model) -> GaussianProcess:
     """Kernels that chains evaluate: for Gaussian labels, many examples become few with the same likelihood of U."""
-    return kernels.compressed(model.kernels, model.architecture) if model.likelihood.conjugate else model.kernels
+    return (
+        kernels.compressed(model.gaussian_process, model.architecture)
+        if model.likelihood.conjugate
+        else model.gaussian_process
+    )
 
 
 class Collapsed(Parameterisation):
@@ -138,7 +142,7 @@ class Collapsed(Parameterisation):
             prepared: whitening, from `prepare`.
         """
         arch = model.architecture
-        problem = problem_of(model.kernels if all_examples else compressed(model), arch)
+        problem = problem_of(model.gaussian_process if all_examples else compressed(model), arch)
         fields = {
             "problem": problem._replace(order=None if order is None else jnp.asarray(order)),
             "input_variance": jnp.asarray(arch.input_variance),

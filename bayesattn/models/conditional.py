@@ -106,7 +106,7 @@ def conditional_of(model: Posterior) -> Conditional:
 @conditional_of.register(Model)
 def conditional_of_network(model: Model) -> "GivenOrderParameter | GivenReadout":
     """Conditional distribution for fixed attention."""
-    process, likelihood = model.kernels, arrays_of(model.likelihood)
+    process, likelihood = model.gaussian_process, arrays_of(model.likelihood)
     if not model.likelihood.conjugate:
         labels, path_inputs = jnp.asarray(model.labels), jnp.asarray(model.path_inputs)
         return GivenReadout(process, likelihood, path_inputs, labels)

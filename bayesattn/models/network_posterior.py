@@ -1,63 +1,161 @@
-"""Base class for posteriors of networks, with fixed or sampled attention."""
+"""Base class for posteriors of networks, with fixed or sampled attention, and the arguments that both take."""
 
 import abc
-from collections.abc import Sequence
-from typing import Any, ClassVar, TypeGuard
+import copy
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, TypeGuard
 
+import numpy as np
+
+from bayesattn._util.checks import labels_array, one_of, require_kind, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
-from bayesattn.likelihoods import BY_NAME, Likelihood, name_of, require_usable, settings_of
+from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
+from bayesattn.labels import doubtful_labels
+from bayesattn.likelihoods import (
+    BY_NAME,
+    Likelihood,
+    at_temperature,
+    likelihood_from,
+    name_of,
+    require_usable,
+    settings_of,
+)
 from bayesattn.models.posterior import Posterior
 
+SHAPE = tuple(each.name for each in dataclasses.fields(Architecture))
+"""Fields of the architecture, which a model accepts by name."""
 
+
+def of_dataset(name: str, description: str) -> Any:
+    """Read-only property that returns a field of the model's dataset."""
+    return property(lambda model: getattr(model.dataset, name), doc=description)
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class NetworkPosterior(Posterior):
     """Posterior of a network: `bayesattn.Model` with fixed attention, `bayesattn.AttentionModel` with a sampled one.
 
+    Both take a dataset or its fields by name, an architecture or its fields by name, and a likelihood or a temperature.
     Draws have an order parameter U, with the rows of the architecture.
     """
 
-    labelled: ClassVar[tuple[str, ...]]
-    """Names of the arrays of labels."""
+    dataset_class: ClassVar[Any]
+    """Class of the dataset, whose fields a model accepts by name."""
+
+    dataset: Any
     architecture: Architecture
     likelihood: Likelihood
-    labels: Any
-    test_labels: Any
-    head_names: Sequence[Sequence[str]] | None
-    output_names: Any
-    compressed: Any = None
-    """Training examples in compressed form, or None."""
+    head_names: Sequence[Sequence[str]] | None = None
+    name: str = "model"
     task: PlainMapping
 
-    @property
-    @abc.abstractmethod
-    def examples(self) -> int:
-        """P, the number of training examples."""
+    labels = of_dataset("labels", "Y of the training examples, shape (P,) or (P, m).")
+    test_labels = of_dataset("test_labels", "Labels of the test examples, or None.")
+    output_names = of_dataset("output_names", "Names of the outputs, or None.")
+    compressed = of_dataset("compressed", "Training examples in compressed form; None if they are plain.")
+    examples = of_dataset("examples", "P, the number of training examples.")
+    test_examples = of_dataset("test_examples", "Number of test examples.")
+    features = of_dataset("features", "N_0, the number of input features.")
 
-    @property
-    @abc.abstractmethod
-    def test_examples(self) -> int:
-        """Number of test examples."""
+    def __init__(
+        self,
+        *,
+        dataset: Any = None,
+        architecture: Architecture | None = None,
+        likelihood: Likelihood | None = None,
+        temperature: float | None = None,
+        **fields: Any,
+    ):
+        for whole, given, parts in (
+            ("dataset", dataset, self.dataset_class.names()),
+            ("architecture", architecture, SHAPE),
+        ):
+            if given is not None and (doubled := [name for name in parts if fields.get(name) is not None]):
+                raise BayesattnError(f"{doubled[0]} must not be given together with {whole}, which has its own")
+        fields |= {"dataset": dataset, "architecture": architecture, "likelihood": likelihood}
+        defaults = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(self)}
+        self._fill(defaults, fields | {"temperature": temperature})
+        for doubt in self.label_doubts():
+            warnings.warn(doubt, stacklevel=2)
 
-    @property
-    @abc.abstractmethod
-    def features(self) -> int:
-        """N_0, the number of input features."""
+    def replace(self, **changes: Any) -> Self:
+        """Copy with some fields changed; `width=N` sets every width. Raises ValueError as the class does."""
+        if "width" in changes:
+            if "widths" in changes:
+                raise BayesattnError("width must not be given together with widths")
+            require_kind("architecture", arch := changes.get("architecture", self.architecture), Architecture)
+            changes["architecture"] = arch.with_width(changes.pop("width"))
+        changed = object.__new__(type(self))
+        changed._fill({each.name: getattr(self, each.name) for each in dataclasses.fields(self)}, changes)
+        if not changed.dataset.has_labels_of(self.dataset):
+            for doubt in changed.label_doubts():
+                warnings.warn(doubt, stacklevel=2)
+        return changed
+
+    def _fill(self, values: PlainDict, changes: PlainDict) -> None:
+        """Set the fields to `values`, except for `changes`: fields, or parts of the dataset, architecture and likelihood."""
+        parts = {"dataset": self.dataset_class.names(), "architecture": SHAPE, "likelihood": ("temperature",)}
+        for name in changes:
+            one_of("field of a model", name, sorted({*values}.union(*parts.values())))
+        data, shape = (
+            {name: changes[name] for name in parts[whole] if name in changes} for whole in ("dataset", "architecture")
+        )
+        new = {name: changes.get(name, value) for name, value in values.items()}
+        new["dataset"] = _dataset(self.dataset_class, new["dataset"], data)
+        new["architecture"] = _architecture(new["architecture"], shape)
+        new["likelihood"] = _likelihood(changes.get("likelihood"), values["likelihood"], changes.get("temperature"))
+        for name, value in new.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        """Check that the fields fit each other, and put some of them into their normal form."""
+        arch, task = self.architecture, self.task or {}
+        for name in self.dataset.labelled:
+            if (labels := getattr(self.dataset, name)) is not None:
+                labels_array(name, labels, len(labels), arch.outputs)
+        if self.head_names is not None:
+            object.__setattr__(self, "head_names", arch.checked_head_names(self.head_names))
+        arch.row_names(self.head_names, self.output_names)
+        if not isinstance(task, Mapping):
+            raise BayesattnError(f"task must be settings by name, got {shown(task)}")
+        object.__setattr__(self, "task", copy.deepcopy(dict(task)))
+        self._check_likelihood()
+
+    def _check_likelihood(self) -> None:
+        """Raise ValueError if the likelihood refuses the labels, or if labels that differ have inputs that do not."""
+        if self.compressed is not None and not self.likelihood.conjugate:
+            raise BayesattnError(
+                "likelihood must be bayesattn.Gaussian for a compressed dataset, which holds no single examples, got"
+                f" {self.likelihood!r}"
+            )
+        for name in self.dataset.labelled:
+            if getattr(self.dataset, name) is not None:
+                self.likelihood.check_labels(name, getattr(self.dataset, name))
+        if type(self.likelihood) not in BY_NAME.values():
+            require_usable(self.likelihood, self.labels)
+        if self.likelihood.conjugate and self.compressed is None:
+            inputs = self.dataset.distinct_inputs
+            variance = self.architecture.input_variance * max(self.architecture.path_variances)
+            scale = input_scale(variance, *inputs.shape[1:]) ** 2
+            refuse_contradictions(inputs, self.labels, scale, self.temperature)
+
+    def label_doubts(self) -> list[str]:
+        """Sentences about labels that are valid but likely not intended."""
+        if not self.likelihood.conjugate:  # Other likelihoods check their labels themselves.
+            return []
+        given = {"labels": self.labels if self.compressed is None else None, "test_labels": self.test_labels}
+        doubts = [doubtful_labels(name, labels) for name, labels in given.items() if np.ndim(labels) == 1]
+        return [doubt for doubt in doubts if doubt]
 
     @abc.abstractmethod
     def require_gaussian(self) -> None:
         """Raise ValueError if there is no theory in closed form."""
-
-    @abc.abstractmethod
-    def replace(self, **changes: Any) -> "NetworkPosterior":
-        """Copy with some fields changed; `width=N` sets every width."""
-
-    def check_labels(self) -> None:
-        """Raise ValueError if labels do not suit the likelihood."""
-        for name in self.labelled:
-            if getattr(self, name) is not None:
-                self.likelihood.check_labels(name, getattr(self, name))
-        if type(self.likelihood) not in BY_NAME.values():
-            require_usable(self.likelihood, self.labels)
 
     def table(self) -> PlainDict:
         """Temperature, architecture and likelihood as in a model file, with [task] if the data come from a task."""
@@ -106,6 +204,31 @@ class NetworkPosterior(Posterior):
 def listed(numbers: Sequence[float]) -> str:
     """Numbers as text."""
     return ", ".join(f"{number:g}" for number in numbers)
+
+
+def _dataset(kind: Any, dataset: Any, parts: PlainDict) -> Any:
+    """Dataset of the class `kind`, with some of its fields replaced; made of them if there is none."""
+    if dataset is None:
+        return kind(**parts)
+    require_kind("dataset", dataset, kind)
+    return dataset.replace(**parts) if parts else dataset
+
+
+def _architecture(architecture: Architecture | None, parts: PlainDict) -> Architecture:
+    """Architecture with some of its fields replaced; made of them if there is none."""
+    parts = {name: part for name, part in parts.items() if part is not None}
+    if architecture is None:
+        required: PlainDict = {"heads": None, "widths": None}
+        return Architecture(**required | parts)
+    require_kind("architecture", architecture, Architecture)
+    return dataclasses.replace(architecture, **parts) if parts else architecture
+
+
+def _likelihood(new: Likelihood | None, own: Likelihood | None, temperature: Any) -> Likelihood:
+    """Likelihood of a model: a new one, its own, at another temperature if one is given, or the Gaussian one."""
+    if new is None and own is not None:
+        return own if temperature is None else at_temperature(own, temperature)
+    return likelihood_from(new, temperature)
 
 
 def is_network(posterior: object) -> TypeGuard[NetworkPosterior]:

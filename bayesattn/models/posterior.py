@@ -16,7 +16,7 @@ from bayesattn.models.density import LogDensity
 class Posterior(OwnsArrays, Described, abc.ABC):
     """Posterior with its data: `Model` for a network, `LatentModel` for exchangeable tokens.
 
-    `bayesattn.models.arviz` and `bayesattn.models.description` register, for each class, how its posterior is stored
+    `bayesattn.models.arviz` and `bayesattn.models.stored_model` register, for each class, how its posterior is stored
     beside the draws.
     """
 

@@ -21,7 +21,7 @@ def from_prior(model: NetworkPosterior, keys: Key[Array, " draw"]) -> dict[str, 
         return _prior_by_weights(keys, parameterisation_of(model, model.weight_space).of(model))
     test, arch = model.test_path_inputs, model.architecture
     scaled = None if test is None else scaled_features(test, arch.input_variance)
-    problem = problem_of(model.kernels, arch)
+    problem = problem_of(model.gaussian_process, arch)
     return _prior(keys, problem, arrays_of(model.likelihood), scaled, bartlett.layer_shapes(arch))
 
 

@@ -117,8 +117,8 @@ class QueriesAndKeys(eqx.Module):
         hidden = model.attention_on == "hidden"
         sizes = arch.widths[: arch.depth] if hidden else (model.features,) * arch.depth
         return cls(
-            jnp.asarray(np.sqrt(model.query_variances)),
-            jnp.asarray(np.sqrt(model.key_variances)),
+            jnp.asarray(np.sqrt(model.query_variance)),
+            jnp.asarray(np.sqrt(model.key_variance)),
             tuple((count, model.key_width, size) for count, size in zip(arch.heads, sizes, strict=True)),
         )
 

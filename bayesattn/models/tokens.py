@@ -48,6 +48,7 @@ class Tokens(OwnsArrays):
     `attention` holds the matrices of each layer, (P, H_l, T, T), or a function that computes them: they can be hundreds of
     times larger than path inputs, and no other parameterisation needs them. `mask` (P, T) is False for padding, if there
     is any. `renormalise` is the argument of `bayesattn.attention.paths_from_matrices`, for matrices in half precision.
+    Arrays are copied. Raises ValueError for shapes that do not fit, and rows of attention that do not add up to 1.
     """
 
     inputs: Float[np.ndarray, "example token feature"]
@@ -55,6 +56,17 @@ class Tokens(OwnsArrays):
     readout: str
     mask: np.ndarray | None = None
     renormalise: float | None = None
+
+    def __post_init__(self):
+        put = partial(object.__setattr__, self)
+        one_of("tokens.readout", self.readout, fixed_attention.READOUTS)
+        inputs, mask = fixed_attention.checked_tokens("tokens.inputs", self.inputs, self.mask)
+        put("inputs", owned(inputs))
+        put("mask", None if mask is None else owned(mask))
+        if not callable(self.attention):
+            examples, tokens, _ = inputs.shape
+            matrices = fixed_attention.checked_matrices(self.attention, examples, tokens, mask, self.renormalise)
+            put("attention", [owned(matrix) for matrix in matrices])
 
     @property
     def matrices(self) -> list[Float[np.ndarray, "example head query key"]]:
@@ -72,17 +84,11 @@ class Tokens(OwnsArrays):
         patterns = partial(fixed_attention.matrices, inputs, weights, data.nonlinearity, data.causal, mask)
         return cls(inputs, patterns, data.readout, mask)
 
-    def checked(self, examples: int, features: int, heads: tuple[int, ...]) -> "Tokens":
-        """Copy that owns its arrays; raises ValueError if they do not fit the examples, features and heads."""
-        one_of("tokens.readout", self.readout, fixed_attention.READOUTS)
-        inputs, mask = fixed_attention.checked_tokens(
-            "tokens.inputs", self.inputs, self.mask, (examples, "tokens", features)
-        )
-        inputs, mask = owned(inputs), None if mask is None else owned(mask)
-        if callable(self.attention):
-            return Tokens(inputs, self.attention, self.readout, mask)
-        matrices = fixed_attention.checked_matrices(self.attention, examples, inputs.shape[1], mask, self.renormalise)
-        if tuple(matrix.shape[1] for matrix in matrices) != heads:
-            got = [matrix.shape[1] for matrix in matrices]
+    def require_fit(self, examples: int, features: int, heads: tuple[int, ...]) -> None:
+        """Raise ValueError if tokens are not of that many examples, features and heads."""
+        if self.inputs.shape[::2] != (examples, features):
+            raise BayesattnError(
+                f"tokens.inputs must have shape ({examples}, tokens, {features}), got {self.inputs.shape}"
+            )
+        if not callable(self.attention) and (got := tuple(np.shape(each)[1] for each in self.attention)) != heads:
             raise BayesattnError(f"tokens.attention must have {heads} heads per layer, got {got}")
-        return Tokens(inputs, [owned(matrix) for matrix in matrices], self.readout, mask)

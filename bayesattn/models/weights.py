@@ -13,10 +13,10 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.kernels.path_inputs import input_scale
+from bayesattn.models.draws import Draws, in_order_of_rows, opened_with_network
 from bayesattn.models.earlier import draws_first
 from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.parameterisation import Sites
-from bayesattn.models.trees import Draws, in_order_of_rows, opened_with_network
 from bayesattn.theory import bartlett
 from bayesattn.theory.problem import Problem, Shapes, problem_of
 
@@ -95,7 +95,7 @@ def weights(
         kept = drawn_readouts.isel(draw=slice(thin - 1, None, thin)).values
         scale = input_scale(arch.input_variance, arch.paths, model.path_inputs.shape[2])
         mixed = jnp.asarray(kept).reshape(-1, *kept.shape[2:]) / scale
-    drawn = _weights(flat, mixed, keys, problem_of(model.kernels, arch), shapes, arch.widths)
+    drawn = _weights(flat, mixed, keys, problem_of(model.gaussian_process, arch), shapes, arch.widths)
     coords = {name: points[name] for name in ("chain", "draw")}
     import xarray
 

@@ -16,8 +16,8 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM, LEVEL, doubts_about
-from bayesattn.models.origin import Origin
-from bayesattn.models.trees import CHAIN_AXES, Draws, opened, order_parameters_in
+from bayesattn.models.draws import CHAIN_AXES, Draws, opened, order_parameters_in
+from bayesattn.models.stored_model import ModelRecord
 from bayesattn.questions.reference.posteriors import Reference, load
 from bayesattn.questions.reference.quantities import quantities_of_draws
 from bayesattn.questions.reference.truth import LEVELS
@@ -245,7 +245,7 @@ def grade(
     if level >= 1:
         raise BayesattnError(f"level must be a probability below 1, got {level:g}")
     model, tree = reference.model, opened(draws)
-    if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
+    if difference := ModelRecord.of_tree(tree).difference(ModelRecord.of_model(model)):
         raise BayesattnError(f"draws must be of reference posterior {name!r}, which has {difference}")
     posterior = tree["posterior"]
     for variable in ("order_parameter", "prediction"):

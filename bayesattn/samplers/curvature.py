@@ -66,7 +66,7 @@ def whitened_by_mean_curvature(model: Model, prepared: PlainDict) -> PlainDict:
         points, curvatures = (np.concatenate(each) for each in zip(*evaluations, strict=True))
         if not np.isfinite(curvatures).all():
             return prepared  # The real chains will fail here too, with a clearer error.
-        scale = _inverse_square_root(curvatures.mean(0), problem_of(model.kernels, model.architecture), shapes)
+        scale = _inverse_square_root(curvatures.mean(0), problem_of(model.gaussian_process, model.architecture), shapes)
         centre = points.mean(0)
         whitened = np.linalg.solve(scale, (points - centre).T)
         # Scaled to the width of the draws: a mean curvature of 1 implies a variance of at least 1 (Jensen).

@@ -20,8 +20,8 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.progress import callback, preparing
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models.arviz import axes, axis_names, data_groups, tree_of
-from bayesattn.models.description import ATTRIBUTE, described, plain_table
 from bayesattn.models.posterior import Posterior
+from bayesattn.models.stored_model import ATTRIBUTE, described, plain_table
 from bayesattn.samplers.blocks import Chains, Outputs, Progress, advance, bytes_per_draw, plan, write_region
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.stopping import Goal, entries, warn_of_poor_mixing

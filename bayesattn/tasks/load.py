@@ -16,9 +16,9 @@ from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
 from bayesattn.likelihoods import BY_NAME
 from bayesattn.models.attention_model import AttentionModel
-from bayesattn.models.description import plain_table
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.stored_model import plain_table
 from bayesattn.tasks.tables import ArraysTable, ModelTable, ValidateTable, unknown_key, validated
 
 FOLDER = Path(__file__).parent

@@ -14,7 +14,7 @@ def gaussian_density(model: Checked, temperature: Checked = None) -> GaussianPro
     Raises ValueError if `model` is not a model, if its labels are classes, or if the temperature is not above 0.
     """
     require_gaussian_model(model)
-    kernels = model.kernels
+    kernels = model.gaussian_process
     return kernels if temperature is None else kernels.at(positive("temperature", temperature))
 
 

@@ -14,7 +14,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN
 from bayesattn.jobs.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
-from bayesattn.models.trees import Draws, opened_with_fixed_attention
+from bayesattn.models.draws import Draws, opened_with_fixed_attention
 from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
 from bayesattn.questions.heads.units import heads_of
 from reproductions.one_shot.pruning import Comparison, Pruned, compare

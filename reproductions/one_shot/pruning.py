@@ -20,8 +20,8 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
-from bayesattn.models import Model, trees
-from bayesattn.models.trees import is_tree_or_run
+from bayesattn.models import Model
+from bayesattn.models.draws import is_tree_or_run, order_parameters_of
 from bayesattn.network import path_readouts
 from bayesattn.questions.heads.removal import dispensable
 from bayesattn.questions.heads.units import heads_of
@@ -88,7 +88,7 @@ def posterior_readout(model: Model, order_parameters: Checked) -> Readout:
     """
     paths = model.architecture.paths
     if is_tree_or_run(order_parameters):
-        order_parameters = trees.order_parameters(order_parameters, model).reshape(-1, paths, paths)
+        order_parameters = order_parameters_of(order_parameters, model).reshape(-1, paths, paths)
     draws = finite_array("order_parameters", order_parameters, ("draws", paths, paths))
     per_draw = readouts(draws, model)
     return np.asarray(jnp.mean(per_draw, axis=0))
@@ -219,7 +219,7 @@ def compare(model: Model, order_parameters: Checked, weights: PlainMapping | Non
     """
     require_prunable(model)
     arch = model.architecture
-    draws = trees.order_parameters(order_parameters, model)
+    draws = order_parameters_of(order_parameters, model)
     saddle = theory.solve(model).order_parameter
     scores = {
         "theory": theory.head_scores(saddle, arch),

@@ -143,12 +143,12 @@ def test_a_network_whose_path_inputs_are_zero_is_one_without_the_head(model):
     rest, zeroed = without_head(model, 1, 1), without_paths(model, np.array([False, True, False]))
     factor = np.random.default_rng(1).normal(size=(3, 3))
     order_parameter = jnp.asarray(factor @ factor.T)
-    found = zeroed.kernels.log_density_of(order_parameter)
+    found = zeroed.gaussian_process.log_density_of(order_parameter)
     masked = order_parameter * jnp.array([[1.0, 0, 1], [0, 0, 0], [1, 0, 1]])
-    assert float(found) == pytest.approx(float(model.kernels.log_density_of(masked)), rel=1e-12)
+    assert float(found) == pytest.approx(float(model.gaussian_process.log_density_of(masked)), rel=1e-12)
     # f carries 1 / sqrt(H): U of two heads is two thirds of its block of three.
     kept = order_parameter[np.ix_([0, 2], [0, 2])] * 2 / 3
-    assert float(found) == pytest.approx(float(rest.kernels.log_density_of(kept)), rel=1e-12)
+    assert float(found) == pytest.approx(float(rest.gaussian_process.log_density_of(kept)), rel=1e-12)
     solved, other = ba.theory.solve(zeroed), ba.theory.solve(rest)
     np.testing.assert_allclose(solved.order_parameter[::2, ::2], other.order_parameter * 1.5, atol=1e-9)
     assert float(solved.order_parameter[1, 1]) == pytest.approx(float(other.scalar_order_parameter), rel=1e-9)
@@ -167,7 +167,7 @@ def blind_network(width):
 def test_a_narrow_network_has_a_mode_when_a_head_sees_nothing():
     """Rows of that head come last; if its large rows come first, the others turn about them, and modes form a ring."""
     *_, blind = blind_network(4)
-    mode, _ = find_mode(blind.kernels, blind.architecture)
+    mode, _ = find_mode(blind.gaussian_process, blind.architecture)
     assert np.isfinite(mode.whitening.log_volume())
 
 
@@ -175,7 +175,7 @@ def test_a_network_whose_modes_form_a_ring_is_sampled_as_without_the_head():
     """Its Laplace covariance is infinite; draws of the visible rows are those of the network without the head."""
     model, nothing, blind = blind_network(2)
     with pytest.raises(FlatMode, match="flat in some direction"):
-        find_mode(blind.kernels, blind.architecture)
+        find_mode(blind.gaussian_process, blind.architecture)
     ring = ba.sample(blind, draws=1000, **JOB)["posterior"]["order_parameter"]
     logs = np.log(np.diagonal(ring, axis1=2, axis2=3)[..., ~nothing] * 2 / 3)
     order_parameters, log_likelihoods = by_prior_draws(without_head(model, 2, 0), 200_000)

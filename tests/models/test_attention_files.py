@@ -41,7 +41,7 @@ def test_a_table_makes_a_model_that_samples_queries_and_keys(file):
     model = ba.load_model(file, width=5)
     assert type(model) is ba.AttentionModel
     assert (model.architecture.widths, model.key_width) == ((5, 5, 5), 2)
-    assert (model.query_variances, model.key_variances) == ((0.1, 0.1), (0.1, 0.2))
+    assert (model.query_variance, model.key_variance) == ((0.1, 0.1), (0.1, 0.2))
     assert model.test_inputs.shape == (10, 4, 8)
     assert model.watched.tolist() == [0, 1]
     assert [heads.shape for heads in heads_of_task(model)] == [(2, 8, 8), (2, 8, 8)]

@@ -15,9 +15,9 @@ import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Collapsed, CollapsedAttention, TokenAttention, collapsed
 from bayesattn.models.conditional import conditional_of
-from bayesattn.models.origin import model_in
+from bayesattn.models.draws import opened
 from bayesattn.models.queries_keys import heads_of
-from bayesattn.models.trees import opened
+from bayesattn.models.stored_model import model_in
 from bayesattn.network import network
 from bayesattn.questions.reference.quantities import quantities_of_draws
 from bayesattn.samplers.smc import anneal
@@ -216,7 +216,7 @@ BAD = {
     r"watched\[0\] must be a whole number of at most 4, got 5": {"watched": (5,)},
     "attention_on must be one of 'inputs', 'hidden', got 'x'": {"attention_on": "x"},
     "values must be one of 'linear', 'relu', 'gelu', got 'tanh'": {"values": "tanh"},
-    "architecture must not be given together with heads": {
+    "skips must not be given together with architecture": {
         "architecture": ba.Architecture((2,), (3, 3), (1.0, 1.0, 1.0)),
         **{"heads": None, "widths": None, "skips": (0.5,)},
     },

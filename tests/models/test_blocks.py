@@ -56,7 +56,7 @@ def attention_model(examples=4, tokens=4, features=3, outputs=1, masked=False, t
 def weights_of(model, sites):
     """Weights by name as NumPy arrays, queries and keys with their prior deviations."""
     weights = {name: np.asarray(value) for name, value in sites.items()}
-    for layer, variances in enumerate(zip(model.query_variances, model.key_variances, strict=True), start=1):
+    for layer, variances in enumerate(zip(model.query_variance, model.key_variance, strict=True), start=1):
         for kind, variance in zip(("queries", "keys"), variances, strict=True):
             weights[f"{kind}_{layer}"] = np.sqrt(variance) * weights.pop(f"whitened_{kind}_{layer}")
     return weights

@@ -90,7 +90,7 @@ def functions_of(order_parameters):
 def test_prior_moments_by_weights_and_by_factors_agree(name):
     model, count = extended_model(name), 40_000
     arch, shapes = model.architecture, collapsed.structure(model)
-    problem = problem_of(model.kernels, arch)
+    problem = problem_of(model.gaussian_process, arch)
 
     @jax.jit
     @jax.vmap
@@ -153,7 +153,7 @@ def test_the_saddle_point_minimises_the_action(mixed):
     assert relative_error(found.energy + found.entropy, saddle.energy + saddle.entropy) < 1e-12
     assert relative_error(found.scalar_order_parameter, saddle.scalar_order_parameter) < 1e-7
     rng, arch = np.random.default_rng(0), model.architecture
-    problem, shapes = problem_of(model.kernels, arch), bartlett.layer_shapes(arch, full=True)
+    problem, shapes = problem_of(model.gaussian_process, arch), bartlett.layer_shapes(arch, full=True)
     for _ in range(3):
         factors = problem.factors(saddle.point + 1e-2 * rng.normal(size=saddle.point.shape), shapes)
         moved = ba.theory.action([factor @ factor.T for factor in factors[:-1]], model)

@@ -56,10 +56,10 @@ def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
     assert latent_outputs.are_projection(*sizes) == (name == "three classes")
 
     def potential(latents):
-        outputs = latent_outputs.outputs_given(model.kernels, factor, latents)
+        outputs = latent_outputs.outputs_given(model.gaussian_process, factor, latents)
         return latents @ latents / 2 - jnp.sum(model.likelihood.log_prob(outputs, jnp.asarray(model.labels)))
 
-    whitening = latent_outputs.whitening_at(model.kernels, model.likelihood, factor)
+    whitening = latent_outputs.whitening_at(model.gaussian_process, model.likelihood, factor)
     slope, hessian = jax.jit(lambda at: (jax.grad(potential)(at), jax.hessian(potential)(at)))(whitening.centre)
     assert np.max(np.abs(slope)) < 1e-9
     assert relative_error(whitening.scale.T @ hessian @ whitening.scale, np.eye(len(hessian))) < 1e-9
@@ -156,8 +156,13 @@ def test_left_out_outputs_are_integrated_over(outputs, temperature):
     )
     root = rng.normal(size=(arch.rows, arch.rows))
     u, f = root @ root.T, rng.normal(size=model.labels.shape)
-    found = jax.jit(partial(left_out.leave_one_out, model.kernels, model.likelihood))(u, f, model.labels, f[None])
-    kernel, own = np.asarray(model.kernels.kernel_of(jnp.asarray(u))), np.arange(outputs)  # of the first example
+    found = jax.jit(partial(left_out.leave_one_out, model.gaussian_process, model.likelihood))(
+        u, f, model.labels, f[None]
+    )
+    kernel, own = (
+        np.asarray(model.gaussian_process.kernel_of(jnp.asarray(u))),
+        np.arange(outputs),
+    )  # of the first example
     others = np.arange(outputs, len(kernel))
     slope = np.linalg.solve(kernel[np.ix_(others, others)], kernel[np.ix_(others, own)]).T
     covariance = kernel[np.ix_(own, own)] - slope @ kernel[np.ix_(others, own)]

@@ -60,7 +60,7 @@ def exact(model, variances, count=50_000):
     rng, arch = np.random.default_rng(0), model.architecture
     drawn = from_prior(model, jax.random.split(jax.random.key(5), count))
     u = jnp.asarray(np.asarray(drawn["order_parameter"]).reshape(count, arch.rows, arch.rows))
-    kernels = np.asarray(jax.lax.map(model.kernels.kernel_of, u))
+    kernels = np.asarray(jax.lax.map(model.gaussian_process.kernel_of, u))
     labels, size = model.labels.reshape(-1), model.labels.size
     covariances = kernels + variances(rng, (count, size))[:, None] * np.eye(size)
 

@@ -47,7 +47,10 @@ def by_quadrature(model):
     chi = [stats.chi2.ppf(squeezed, width) / width for width in (first, last)]
     factors = np.sqrt(np.outer(*chi).reshape(-1, 1, 1))
     log_prior = np.log(np.outer(weights, weights)).ravel()
-    return special.softmax(log_prior + log_densities(model.kernels, factors)) @ loss(model.kernels, factors).mean
+    return (
+        special.softmax(log_prior + log_densities(model.gaussian_process, factors))
+        @ loss(model.gaussian_process, factors).mean
+    )
 
 
 def by_prior_draws(model, least, draws=40_000, seed=0):
@@ -55,7 +58,10 @@ def by_prior_draws(model, least, draws=40_000, seed=0):
     posterior, keys = Path.of(model), jax.random.split(jax.random.key(seed), draws)
     rows = jax.lax.map(lambda key: effective_weights(posterior.draw_prior(key), posterior.skips), keys)
     factors = rows / np.sqrt(rows.shape[2])
-    weights, values = special.softmax(log_densities(model.kernels, factors)), loss(model.kernels, factors).mean
+    weights, values = (
+        special.softmax(log_densities(model.gaussian_process, factors)),
+        loss(model.gaussian_process, factors).mean,
+    )
     mean = weights @ values
     return mean - least / (2 * model.temperature), np.sqrt(weights**2 @ (values - mean) ** 2)
 

@@ -26,7 +26,7 @@ def test_without_a_head_the_other_paths_keep_their_prior(skips):
     gone = model.replace(path_inputs=np.where(uses[:, None], 0.0, inputs))
     rest = without_head(model, 1, 1)
     assert rest.architecture.heads == (2, 2)
-    kernels = [each.kernels.kernel_of(theory.gp_order_parameter(each.architecture)) for each in (gone, rest)]
+    kernels = [each.gaussian_process.kernel_of(theory.gp_order_parameter(each.architecture)) for each in (gone, rest)]
     np.testing.assert_allclose(*kernels, rtol=1e-12)
     assert theory.gp_evidence(rest) == pytest.approx(theory.gp_evidence(gone), rel=1e-12)
 

@@ -88,14 +88,14 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     arch, xi = model.architecture, jnp.asarray(model.path_inputs)
     shapes, test = bartlett.layer_shapes(arch, full=about == "saddle"), xi[:3] + 0.3
     if about == "saddle":
-        centre, problem = ba.theory.solve(model).point, problem_of(model.kernels, arch)
+        centre, problem = ba.theory.solve(model).point, problem_of(model.gaussian_process, arch)
     else:
-        mode, problem = find_mode(model.kernels, arch)
+        mode, problem = find_mode(model.gaussian_process, arch)
         centre = mode.point
 
     def found(point):
         u = problem.order_parameter(point, shapes)
-        return u, *conditional_moments(model.kernels, u, scaled_features(test, arch.variances[0]))
+        return u, *conditional_moments(model.gaussian_process, u, scaled_features(test, arch.variances[0]))
 
     def height(point):
         return potential(point, problem, shapes)

@@ -94,11 +94,11 @@ def test_a_model_makes_its_kernels_once_and_does_not_pickle_them(monkeypatch):
     monkeypatch.setattr(posterior, "gaussian_process", counted)
     other = model.replace(path_inputs=2 * model.path_inputs)
     with ThreadPoolExecutor(4) as pool:
-        kernels = {id(found.pairs) for found in pool.map(lambda _: other.kernels, range(4))}
+        kernels = {id(found.pairs) for found in pool.map(lambda _: other.gaussian_process, range(4))}
     assert (len(made), len(kernels)) == (1, 1)
     ba.theory.solve(other.replace(labels=-LABELS), temperature=0.1)
     ba.theory.solve(other, arch=ARCH.with_width(7))
-    _ = other.replace(path_inputs=other.path_inputs, labels=-LABELS).kernels
+    _ = other.replace(path_inputs=other.path_inputs, labels=-LABELS).gaussian_process
     assert len(made) == 1
     assert len(pickle.dumps(model)) == size
     again = pickle.loads(pickle.dumps(other))
@@ -149,19 +149,19 @@ def test_evidence_of_the_gp_limit_can_be_differentiated(two_layers):
 def test_models_of_the_same_examples_share_their_kernels():
     model, fresh = (model_of(FOUR, LABELS, ARCH, 0.5) for _ in range(2))
     # Asked for within a function that is traced, it is the same.
-    jax.jit(lambda u: model.kernels.energy_of(u))(jnp.eye(2))
-    pairs = np.asarray(model.kernels.pairs)
+    jax.jit(lambda u: model.gaussian_process.energy_of(u))(jnp.eye(2))
+    pairs = np.asarray(model.gaussian_process.pairs)
     colder = model.replace(temperature=0.1, width=9)
-    assert colder.kernels.pairs is model.kernels.pairs
+    assert colder.gaussian_process.pairs is model.gaussian_process.pairs
     # Also where the other is made, or asked, first, and with labels of its own.
     others = [fresh.replace(width=9), fresh.replace(labels=-LABELS)]
-    assert len({id(each.kernels.pairs) for each in (*others, fresh)}) == 1
-    np.testing.assert_array_equal(others[1].kernels.labels, -LABELS[:, None])
-    assert (colder.kernels.temperature, model.kernels.temperature) == (0.1, 0.5)
+    assert len({id(each.gaussian_process.pairs) for each in (*others, fresh)}) == 1
+    np.testing.assert_array_equal(others[1].gaussian_process.labels, -LABELS[:, None])
+    assert (colder.gaussian_process.temperature, model.gaussian_process.temperature) == (0.1, 0.5)
     wider_prior = ba.Architecture((2,), (5, 5), (4.0, 1.0, 1.0))
-    np.testing.assert_allclose(model.replace(architecture=wider_prior).kernels.pairs, 4 * pairs, rtol=1e-14)
-    np.testing.assert_allclose(model.replace(path_inputs=2 * FOUR).kernels.pairs, 4 * pairs, rtol=1e-14)
-    np.testing.assert_array_equal(model.replace(labels=-LABELS).kernels.labels, -LABELS[:, None])
+    np.testing.assert_allclose(model.replace(architecture=wider_prior).gaussian_process.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_allclose(model.replace(path_inputs=2 * FOUR).gaussian_process.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_array_equal(model.replace(labels=-LABELS).gaussian_process.labels, -LABELS[:, None])
 
 
 def test_the_action_can_be_differentiated(two_layers):

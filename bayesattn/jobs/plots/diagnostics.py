@@ -14,7 +14,7 @@ from bayesattn.checks.mixing import Scalar
 from bayesattn.checks.ranks import BAND_LEVEL, ECDF_SHARES
 from bayesattn.jobs.plots.style import palette, short, whole_numbers
 from bayesattn.models.arviz import dataset
-from bayesattn.models.trees import Draws, opened
+from bayesattn.models.draws import Draws, opened
 
 QUANTITIES_DRAWN = 4
 """Number of quantities drawn: the log posterior and the largest diagonal entries of U, or entries of z."""

@@ -29,8 +29,8 @@ from bayesattn.jobs.plots.style import (
 from bayesattn.jobs.tables import MOST_PATHS
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset
-from bayesattn.models.origin import described_in
-from bayesattn.models.trees import Draws, opened
+from bayesattn.models.draws import Draws, opened
+from bayesattn.models.stored_model import described_in
 
 KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
 INTERVALS = (0.5, 0.94)

@@ -19,7 +19,7 @@ from bayesattn._util.text import rounded, with_error
 from bayesattn.checks.alignment import Alignment, why_unaligned
 from bayesattn.checks.predicted import size_of
 from bayesattn.jobs.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
-from bayesattn.models.trees import Draws
+from bayesattn.models.draws import Draws
 from bayesattn.questions.temperature import Candidate, by_evidence, by_gp_evidence
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import numpy as np
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest
 from bayesattn.models import parameterisation_of
-from bayesattn.models.description import plain_table
 from bayesattn.models.posterior import Posterior
+from bayesattn.models.stored_model import plain_table
 from bayesattn.samplers import DRAWS_VERSION, Job
 
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")

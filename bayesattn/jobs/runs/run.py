@@ -26,8 +26,8 @@ from bayesattn.jobs.runs import provenance, store
 from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, found_in, locked
 from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.models.arviz import DATA_GROUPS
-from bayesattn.models.description import ATTRIBUTE, restored
-from bayesattn.models.trees import stored
+from bayesattn.models.draws import stored
+from bayesattn.models.stored_model import ATTRIBUTE, restored
 from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import Chains, units
 

@@ -21,8 +21,8 @@ from bayesattn.jobs.runs import folder, store
 from bayesattn.jobs.runs.folder import RunError
 from bayesattn.jobs.runs.provenance import RESULT_ARRAYS, differences, environment, settings
 from bayesattn.jobs.runs.run import Run
-from bayesattn.models.origin import close
 from bayesattn.models.posterior import Posterior
+from bayesattn.models.stored_model import close
 from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.blocks import Chains, Outputs, Plan, advance, plan, write_region
 from bayesattn.samplers.external import require_stored_name

@@ -30,8 +30,8 @@ from bayesattn.jobs.runs import provenance
 from bayesattn.jobs.runs.folder import FOLDER, UNFINISHED, RunError, beside, clean, damaged, is_free, locked
 from bayesattn.models import parameterisation_of
 from bayesattn.models.arviz import axes, axis_names, data_groups
-from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.posterior import Posterior
+from bayesattn.models.stored_model import ATTRIBUTE, described
 from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import Chains, Plan, bytes_per_draw
 

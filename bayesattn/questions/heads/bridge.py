@@ -8,7 +8,7 @@ import xarray as xr
 from jaxtyping import Float
 from scipy import optimize, special
 
-from bayesattn.models.trees import CHAIN_AXES
+from bayesattn.models.draws import CHAIN_AXES
 
 FARTHER = 50.0
 """Nats by which the search for the ratio extends beyond all differences of log densities."""

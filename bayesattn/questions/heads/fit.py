@@ -82,7 +82,7 @@ def predictions(model: Model, order_parameters: np.ndarray) -> tuple[np.ndarray 
     """Mean and variance of f on the test examples given each U."""
     if model.test_path_inputs is None or model.test_labels is None:
         return None, None
-    process, arch = compressed(model.kernels, model.architecture), model.architecture
+    process, arch = compressed(model.gaussian_process, model.architecture), model.architecture
     features = scaled_features(jnp.asarray(model.test_path_inputs), arch.input_variance)
     mean, variance = _moments(jnp.asarray(order_parameters), process, features)
     return np.asarray(mean), np.asarray(variance)

@@ -32,9 +32,9 @@ from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models.arviz import dataset
+from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.questions.heads.bridge import bridge, rhat
 from bayesattn.questions.heads.fit import Fit, at_saddle_point, mean_and_error, predictions, scaled, without_paths
 from bayesattn.questions.heads.units import Units, units_of
@@ -266,7 +266,7 @@ class _Ladder:
 
     @cached_property
     def process(self) -> GaussianProcess:
-        return compressed(self.model.kernels, self.model.architecture)
+        return compressed(self.model.gaussian_process, self.model.architecture)
 
     @cached_property
     def whole(self) -> Fit:

@@ -15,9 +15,9 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
+from bayesattn.models.draws import Draws, opened_with_network
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.questions.heads.fit import Fit, at_saddle_point, mean_and_error, without_paths
 from bayesattn.questions.heads.losses import gaussian_model
 from bayesattn.questions.heads.units import units_of

@@ -15,9 +15,9 @@ from bayesattn._util.checks import Checked, number, positive_integer, require_ki
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described, with_error
 from bayesattn.models import Model
+from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.questions.heads.losses import Losses, head_losses, indexed
 from bayesattn.questions.heads.path_combination import (
     NEGLIGIBLE_CORRELATION,

@@ -150,7 +150,7 @@ def _are_several(start: Checked) -> bool:
 def _deviations(model: AttentionModel, layers: Layers) -> Layers | None:
     """Prior standard deviation of each entry of queries and keys, in the same form; None if there is no prior density."""
     deviations = []
-    for heads, *variances in zip(layers, model.query_variances, model.key_variances, strict=True):
+    for heads, *variances in zip(layers, model.query_variance, model.key_variance, strict=True):
         if not isinstance(heads, tuple) or heads[0].shape[1] != model.key_width or not all(variances):
             return None
         deviations.append(tuple(jnp.full(heads[0].shape, variance**0.5) for variance in variances))

@@ -31,8 +31,8 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.mixing import moments
+from bayesattn.models.draws import CHAIN_AXES, Draws, opened_of
 from bayesattn.models.model import Model
-from bayesattn.models.trees import CHAIN_AXES, Draws, opened_of
 from bayesattn.questions.singular.best_fit import best_fit_of, reduced
 from bayesattn.questions.singular.chain_of_losses import from_losses
 from bayesattn.questions.singular.expected_loss import attained, example_losses, factors, loss
@@ -144,7 +144,7 @@ def learning_coefficient(
             break
         estimates, drawn = _by_chains(cold, tree)
         if least.how != "not needed":
-            lowest = residual + float(np.min(np.asarray(attained(cold.kernels, drawn))))
+            lowest = residual + float(np.min(np.asarray(attained(cold.gaussian_process, drawn))))
             least = least.held_against(lowest, 2 * temperature * float(estimates["error"]))
         columns.append(estimates)
         spread.append(_fluctuation(model, temperature, drawn, chains))
@@ -162,7 +162,7 @@ def _by_chains(cold: Model, tree: xr.DataTree) -> tuple[dict[str, np.ndarray], F
     """E[S] / (2 T), its error, slope and mixing from collapsed draws of a reduced model, with their factors of U."""
     points = tree["posterior"].to_dataset()["bartlett"].values
     drawn = factors(cold, points.reshape(-1, points.shape[-1]))
-    mean, slope = (values.reshape(points.shape[:2]) for values in loss(cold.kernels, drawn))
+    mean, slope = (values.reshape(points.shape[:2]) for values in loss(cold.gaussian_process, drawn))
     found = _moments(mean)
     # d E[g] / d log T = E[dg / d log T] + Var(g), since g is also the derivative of the log density of U by log T.
     change = _moments(slope + (mean - mean.mean()) ** 2)
@@ -185,7 +185,7 @@ def _fluctuation(
     every = max(1, len(drawn) // MOST_DRAWS)
     chosen = drawn.reshape(chains, -1, *drawn.shape[1:])[:, ::every]
     mean, variance = map(
-        np.asarray, example_losses(model.kernels.at(temperature), chosen.reshape(-1, *drawn.shape[1:]))
+        np.asarray, example_losses(model.gaussian_process.at(temperature), chosen.reshape(-1, *drawn.shape[1:]))
     )
     found = _moments(((variance + (mean - mean.mean(0)) ** 2).sum(1) / 2).reshape(chains, -1))
     return float(found["mean"]), float(found["error"])
@@ -202,7 +202,7 @@ def _checked(temperatures: Checked) -> list[float]:
 
 def _decades(model: Model) -> list[float]:
     """Default temperatures: powers of ten from a tenth of the mean prior variance of the outputs."""
-    kernel = model.kernels.kernel_of(theory.gp_order_parameter(model.architecture))
+    kernel = model.gaussian_process.kernel_of(theory.gp_order_parameter(model.architecture))
     mean = float(np.trace(kernel)) / len(kernel)
     if mean == 0:
         raise BayesattnError("path inputs must not all be 0, for the learning coefficient is then 0")

@@ -31,7 +31,7 @@ class Loss(NamedTuple):
 def factors(model: Model, points: Float[np.ndarray, "draw coordinate"]) -> Float[Array, "draw row column"]:
     """Factors F of draws, U = F F^T, from their Bartlett coordinates, which keep more digits than U."""
     arch = model.architecture
-    return _factors(problem_of(model.kernels, arch), jnp.asarray(points), layer_shapes(arch))
+    return _factors(problem_of(model.gaussian_process, arch), jnp.asarray(points), layer_shapes(arch))
 
 
 @partial(jax.jit, static_argnames="shapes")

@@ -20,8 +20,8 @@ from bayesattn._util.text import Described, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.checks.mixing import moments
 from bayesattn.models import Path
+from bayesattn.models.draws import CHAIN_AXES
 from bayesattn.models.model import Model
-from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.models.weights import weights as weights_of_draws
 from bayesattn.network import network
 from bayesattn.questions.heads.units import heads_of, names_of_heads

@@ -1,8 +1,4 @@
-"""Access to draws in trees, runs and folders: axes are put in order by name, and draws are checked against their model.
-
-A tree identifies its model in its attribute and in constant_data["fingerprint"]. Joins and selections keep the fingerprint,
-but may lose attributes or use the attributes of the first tree for all.
-"""
+"""Draws in trees, runs and folders, opened: axes are put in order by name, and draws are checked against their model."""
 
 import json
 import sys
@@ -21,10 +17,9 @@ from bayesattn._util.checks import Checked, finite_array, positive_integer, show
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.openers import OPENERS
 from bayesattn.models.arviz import DATA_GROUPS
-from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior, is_network
-from bayesattn.models.origin import described_in, model_in, own_row_names, require_model
+from bayesattn.models.stored_model import ATTRIBUTE, described_in, model_in, own_row_names, require_model
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -279,7 +274,9 @@ def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
     return len(np.unique(values[moved])) < np.sum(moved)
 
 
-def order_parameters(draws: Checked, model: NetworkPosterior, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
+def order_parameters_of(
+    draws: Checked, model: NetworkPosterior, thin: int = 1
+) -> Float[np.ndarray, "chain draw row row"]:
     """Every thin-th U of draws of a model, with rows in the model's order.
 
     Args:

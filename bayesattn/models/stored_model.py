@@ -1,4 +1,8 @@
-"""Origin of draws: the attribute and data of a tree of draws, compared with a model."""
+"""Model stored beside its draws: described in an attribute of their tree, restored from it, and compared with a model.
+
+A tree identifies its model in its attribute and in constant_data["fingerprint"]. Joins and selections keep the fingerprint,
+but may lose attributes or use the attributes of the first tree for all.
+"""
 
 import json
 import tomllib
@@ -7,24 +11,29 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import tomli_w
 
+from bayesattn import likelihoods
 from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
-from bayesattn.likelihoods import UnknownLikelihood
+from bayesattn.compressed import Compressed
+from bayesattn.kernels.gaussian_process import ResidualExamples
+from bayesattn.models.arviz import DATA_GROUPS, data_groups, dataset
 from bayesattn.models.attention_model import AttentionModel
-from bayesattn.models.description import ATTRIBUTE, plain_table, restored
 from bayesattn.models.latent import LatentModel
-from bayesattn.models.model import Model
+from bayesattn.models.model import Model, has_fixed_attention
+from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior
+from bayesattn.models.tokens import Tokens
 
 if TYPE_CHECKING:
     import xarray as xr
 
-from bayesattn.models.arviz import DATA_GROUPS, dataset
-
+ATTRIBUTE = "bayesattn"
+"""Attribute of the root of a tree of draws, which contains the result of `described`."""
 POSTERIOR_VARIABLES = (
     *dict.fromkeys((*Model.posterior_names, *AttentionModel.posterior_names, "temperature")),
     *(*LatentModel.posterior_names, "noise", "prior"),
@@ -36,63 +45,123 @@ DEFAULT_SETTINGS = {"observation": "gaussian", "outputs": 1, "skips": "none", "s
 """Defaults of settings that a table may omit."""
 
 
+def described(model: Posterior, tokens: bool = False) -> PlainDict:
+    """Kind, table (as TOML), names and fingerprint of a model; `tokens` says whether its groups contain tokens."""
+    return {
+        "kind": type(model).__name__,
+        "model": tomli_w.dumps(plain_table(model.table())),
+        "about_model": names_of(model, tokens),
+        "fingerprint": fingerprint(model),
+    }
+
+
+def names_of(model: Posterior, tokens: bool = False) -> PlainDict:
+    """Plain values that, with `table` and the arrays of the groups, determine the model."""
+    names: PlainDict = {"name": model.name}
+    if is_network(model):
+        names |= {"head_names": model.head_names or model.architecture.numbered_heads(), "task": model.task}
+        names |= {} if model.output_names is None else {"output_names": list(model.output_names)}
+    if has_fixed_attention(model):
+        names["path_groups"] = {name: list(paths) for name, paths in model.path_groups.items()}
+        names["readout"] = model.tokens.readout if model.tokens and tokens else None
+        names |= {} if model.compressed is None else {"unseen": model.compressed.residual._asdict()}
+    return names
+
+
+def restored(description: PlainMapping, arrays: PlainMapping) -> Posterior:
+    """Model restored from a description and arrays; raises KeyError, TypeError or ValueError for an invalid one."""
+    kinds: dict[str, type[Posterior]] = {each.__name__: each for each in (Model, AttentionModel, LatentModel)}
+    kind, names = kinds[description["kind"]], description["about_model"]
+    table = tomllib.loads(description["model"])
+    data: PlainDict = {name: arrays[name] for name in (*kind.data_names, "test_labels") if name in arrays}
+    if kind is LatentModel:
+        return LatentModel(**data, **table, name=names["name"])
+    arch = Architecture.of_table(table["architecture"])
+    # Earlier versions stored no names if there were none, and numbered heads from 0.
+    data |= {"architecture": arch, "head_names": names["head_names"] or arch.numbered_heads(first=0)}
+    data |= {"likelihood": _likelihood(table, arrays), "output_names": names.get("output_names")}
+    data |= {"name": names["name"], "task": names["task"]}
+    if kind is AttentionModel:
+        return AttentionModel(**data, **table["attention"])
+    if "unseen" in names:
+        inputs, labels = data.pop("path_inputs"), data.pop("labels")
+        data["compressed"] = Compressed.restored(inputs, labels, ResidualExamples(**names["unseen"]))
+    if names["readout"]:
+        matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(arch.depth)]
+        data["tokens"] = Tokens(arrays["token_inputs"], matrices, names["readout"], arrays.get("token_mask"))
+    return Model(**data, path_groups=names["path_groups"])
+
+
+def _likelihood(table: PlainMapping, arrays: PlainMapping) -> likelihoods.Likelihood:
+    observation = table.get("observation", "gaussian")
+    own = observation not in likelihoods.BY_NAME
+    settings = table.get("likelihood", {}) if own else {"temperature": float(arrays["temperature"])}
+    return likelihoods.restored(observation, settings)
+
+
+def plain_table(table: PlainMapping) -> PlainDict:
+    """Plain values in lists and dictionaries, without None, which TOML cannot represent."""
+    return {key: _plain(part) for key, part in table.items() if part is not None}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return plain_table(value)
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
 @dataclass(frozen=True, eq=False)
-class Origin:
-    """Known properties of the model of draws: from the attribute and the data of a tree, or from the model itself."""
+class ModelRecord:
+    """What is known of the model of draws: its description and data, as a tree records them or as the model has them."""
 
     about: PlainMapping
     data: PlainMapping
-    model: Posterior | None = None
 
     @classmethod
-    def of_tree(cls, tree: "xr.DataTree") -> "Origin":
-        """Origin from a tree's attribute and groups of data; the data are read lazily."""
+    def of_tree(cls, tree: "xr.DataTree") -> "ModelRecord":
+        """Record in a tree's attribute and groups of data; the data are read lazily."""
         data = {str(name): v for group in DATA_GROUPS for name, v in dataset(tree, group).data_vars.items()}
         return cls(described_in(tree), data)
 
     @classmethod
-    def of_model(cls, model: Posterior) -> "Origin":
-        """Origin from the model."""
-        names = (*type(model).posterior_names, "temperature", "noise", "prior")
-        data = {name: np.asarray(getattr(model, name)) for name in names if getattr(model, name, None) is not None}
-        return cls({"kind": type(model).__name__}, data, model)
+    def of_model(cls, model: Posterior) -> "ModelRecord":
+        """Record that draws of a model have."""
+        groups = data_groups(model)
+        return cls(described(model), {name: array for group in groups.values() for name, array in group.items()})
 
     @cached_property
     def fingerprints(self) -> set[str]:
         """Recorded fingerprints: one, none, or several for trees that were changed."""
-        if self.model is not None:
-            return {fingerprint(self.model)}
-        recorded = [
-            self.about.get("fingerprint"),
-            self.data["fingerprint"].item() if "fingerprint" in self.data else None,
-        ]
-        return {str(each) for each in recorded if each is not None}
+        recorded = [self.about.get("fingerprint"), self.data.get("fingerprint")]
+        return {str(np.asarray(each).item()) for each in recorded if each is not None}
 
     @cached_property
     def table(self) -> PlainDict:
         """Settings of the model that determine the posterior; empty if they are not known."""
         try:
-            about = tomllib.loads(self.about["model"]) if self.model is None else plain_table(self.model.table())
+            about = tomllib.loads(self.about["model"])
         except (KeyError, TypeError, ValueError):
             return {}
         about.pop("task", None)
         return about.pop("architecture", {}) | about
 
-    def difference(self, other: "Origin") -> str | None:
+    def difference(self, other: "ModelRecord") -> str | None:
         """Difference of another model in words, such as "temperature = 0.5, not 0.1"; None if no difference is known."""
         known = self.fingerprints and other.fingerprints
         if known and len(self.fingerprints | other.fingerprints) == 1:
             return None
-        kinds = [origin.about.get("kind") for origin in (self, other)]
+        kinds = [record.about.get("kind") for record in (self, other)]
         if None not in kinds and kinds[0] != kinds[1]:
             return f"kind = {kinds[1]}, not {kinds[0]}"
         for name in {**self.table, **other.table} if self.table and other.table else ():
-            ours, theirs = (origin.table.get(name, DEFAULT_SETTINGS.get(name)) for origin in (self, other))
+            ours, theirs = (record.table.get(name, DEFAULT_SETTINGS.get(name)) for record in (self, other))
             if ours != theirs:
                 return f"{name} = {theirs}, not {ours}"
         both = [name for name in POSTERIOR_VARIABLES if name in self.data and name in other.data]
         for name in both:
-            ours, theirs = (np.asarray(origin.data[name]) for origin in (self, other))
+            ours, theirs = (np.asarray(record.data[name]) for record in (self, other))
             if not close(ours, theirs):
                 return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
         # Other processors may compute path inputs that differ in the last bit.
@@ -112,7 +181,7 @@ def require_model(tree: "xr.DataTree", model: object) -> None:
     """Raise ValueError, which names the difference, if a tree is known to be of another model."""
     if not isinstance(model, Posterior):
         raise BayesattnError(f"model must be a bayesattn.Model, got {shown(model)}")
-    if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
+    if difference := ModelRecord.of_tree(tree).difference(ModelRecord.of_model(model)):
         raise BayesattnError(f"model must be the one that draws are of, got one with {difference}")
 
 
@@ -134,11 +203,11 @@ def model_in(tree: "xr.DataTree") -> Posterior:
         }
         model = restored(about, arrays)
         # Runs of earlier versions have no fingerprint.
-        recorded = Origin(about, arrays).fingerprints
+        recorded = ModelRecord(about, arrays).fingerprints
         if recorded and recorded != {fingerprint(model)}:
             raise BayesattnError("other data")
         return model
-    except UnknownLikelihood:
+    except likelihoods.UnknownLikelihood:
         raise
     except (AttributeError, KeyError, TypeError, ValueError):
         raise BayesattnError(
