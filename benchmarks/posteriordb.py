@@ -82,7 +82,7 @@ def _contents(reference: Reference, seed: int) -> list[bytes]:
         seed=seed,
         progress=False,
     )
-    by_entry = _entries(weights(drawn, untested, seed=seed))
+    by_entry = _entries(weights(drawn, seed))
     diagnostics, checks = _diagnostics(by_entry)
     draws = [{entry: values[chain].tolist() for entry, values in by_entry.items()} for chain in range(CHAINS)]
     sites = {entry.partition("[")[0] for entry in by_entry}

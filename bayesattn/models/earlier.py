@@ -3,19 +3,18 @@
 import warnings
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from bayesattn.models.posterior import Posterior
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def draws_first(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def draws_first(function: Function) -> Function:
     """Decorator of a function whose model is found in its draws: a model by position becomes `model=`, with a warning."""
 
     @wraps(function)
-    def with_model_by_name(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+    def with_model_by_name(*arguments: Any, **named: Any) -> Any:
         models = [each for each in arguments if isinstance(each, Posterior)]
         if models and len(arguments) > 1:
             warnings.warn(
@@ -28,4 +27,4 @@ def draws_first(function: Callable[Parameters, Result]) -> Callable[Parameters, 
             arguments = tuple(each for each in arguments if each is not models[0])
         return function(*arguments, **named)
 
-    return with_model_by_name
+    return cast(Function, with_model_by_name)

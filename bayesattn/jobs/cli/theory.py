@@ -210,7 +210,7 @@ def _print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> 
 def _candidates(case: AttentionModel, seed: int) -> dict[str, Any]:
     """Candidates by name: the task's own heads, if it has any, the most probable heads, and uniform heads."""
     prior, found = QueriesAndKeys.of(case), {}
-    if all((*case.query_variances, *case.key_variances)):  # With a variance of 0, all attention is uniform.
+    if all((*case.query_variance, *case.key_variance)):  # With a variance of 0, all attention is uniform.
         rng = np.random.default_rng(seed)
         start = heads_of(prior.named({name: jnp.asarray(rng.normal(size=shape)) for name, shape in prior.sites()}))
         found["most probable"] = most_probable_attention(case, start).queries_and_keys

@@ -117,7 +117,7 @@ def validate(
             drawn = ba.sample(_with_watched_examples(case), progress=bar, **settings)
             shown.add(f"comparison, N = {n}")
             level = LEVEL / len({*widths})  # It is shared by all widths.
-            results.append(ba.validate(case, drawn, margin=margin, level=level, prediction=prediction))
+            results.append(ba.validate(drawn, model=case, margin=margin, level=level, prediction=prediction))
     seconds = time.perf_counter() - start
     content = {"model": model, "seed": seed} | _content(results, curve, theory_seconds)
     screen.save_results(folder, content, lambda: validation_figure(results, curve), figure, overwrite)

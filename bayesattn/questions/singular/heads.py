@@ -129,7 +129,7 @@ def head_capacities(
     whole = learning_coefficient(smaller, temperature, sample=sampled, **job)
     if weights is None:
         thin = max(1, -(-chains * draws // MOST_DRAWS))
-        dataset = weights_of_draws(trees[0], smaller, seed, thin=thin)
+        dataset = weights_of_draws(trees[0], seed, thin=thin)
         drawn = (dataset.sizes["chain"], dataset.sizes["draw"])
         frozen = {str(name): jnp.asarray(array.values).reshape(-1, *array.shape[2:]) for name, array in dataset.items()}
     else:
