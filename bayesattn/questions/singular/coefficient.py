@@ -70,8 +70,7 @@ def learning_coefficient(
     The prior is positive everywhere, so it is the global coefficient, not the local one (LLC) at trained weights; with
     labels 0 it is also the local one at weights 0.
 
-    With `losses`, nothing is drawn: lambda_hat = (mean of S - S*) / (2 T) of draws of the weights by any sampler, whose
-    error the chains' then is.
+    With `losses` of draws of the weights, by any sampler, nothing is drawn: lambda_hat = (mean of S - S*) / (2 T).
 
     Args:
         model: the posterior, with Gaussian labels; its own temperature is used only with `losses`.
