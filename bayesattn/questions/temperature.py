@@ -33,15 +33,15 @@ class Candidate(NamedTuple):
     """
 
     temperature: float
-    log_evidence: float | None
-    error: float | None
-    method: str | None
-    reliable: bool
-    failure: str | None
-    gp_log_evidence: float | None
-    validation_accuracy: float | None
-    test_accuracy: float | None
-    gp_test_accuracy: float | None
+    log_evidence: float | None = None
+    error: float | None = None
+    method: str | None = None
+    reliable: bool = False
+    failure: str | None = None
+    gp_log_evidence: float | None = None
+    validation_accuracy: float | None = None
+    test_accuracy: float | None = None
+    gp_test_accuracy: float | None = None
 
 
 @with_own_settings
@@ -101,9 +101,7 @@ def rivals(tried: Sequence[Candidate]) -> list[Candidate]:
 def by_validation(tried: Sequence[Candidate]) -> Candidate | None:
     """Candidate most accurate on the validation examples, None without them; ties go to the larger evidence."""
     known = [candidate for candidate in tried if candidate.validation_accuracy is not None]
-    return max(
-        known, key=lambda candidate: (candidate.validation_accuracy, _or_least(candidate.log_evidence)), default=None
-    )
+    return max(known, key=lambda each: (each.validation_accuracy, _or_least(each.log_evidence)), default=None)
 
 
 def by_gp_evidence(tried: Sequence[Candidate]) -> Candidate:
@@ -127,10 +125,7 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
     gp = None
     with contextlib.suppress(theory.NotConverged):
         gp = theory.gp_evidence(model, temperature=temperature)
-    own: PlainDict = {"log_evidence": None, "error": None, "method": None, "reliable": False, "failure": evidence}
-    if isinstance(evidence, theory.Evidence):
-        own = evidence._asdict() | {"failure": None}
-
+    own: PlainDict = {"failure": evidence} if isinstance(evidence, str) else evidence._asdict()
     order_parameters = [theory.gp_order_parameter(model.architecture)]
     with contextlib.suppress(theory.NotConverged):
         order_parameters.append(theory.solve(model, temperature=temperature).order_parameter)

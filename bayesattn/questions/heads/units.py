@@ -75,13 +75,7 @@ def units_of(model: NetworkPosterior, of: Checked = "heads") -> Units:
 def _uses(arch: Architecture) -> Bool[np.ndarray, "head path"]:
     """Which paths use each head; a skip is not a head."""
     ways = np.array(arch.path_heads())
-    return np.array(
-        [
-            ways[:, layer] == head + (skip > 0)
-            for layer, (count, skip) in enumerate(zip(arch.heads, arch.skips, strict=True))
-            for head in range(count)
-        ]
-    )
+    return np.array([ways[:, layer] == head + (arch.skips[layer] > 0) for layer, head in heads_of(arch)])
 
 
 def _members(name: Checked, members: Checked, heads: Sequence[Head], uses: np.ndarray) -> np.ndarray:

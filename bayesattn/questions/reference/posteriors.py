@@ -57,14 +57,7 @@ POSTERIORS = {
     "sixteen_paths": Definition("two layers of four heads: more paths than width", (4, 4), (8, 8, 8), Gaussian(0.2), 8),
     "skip": Definition("a skip connection", (2,), (6, 6), Gaussian(0.1), 8, skips=(1.0,)),
     "two_skips": Definition(
-        "two skips and outputs, width 2: chains hardly mix",
-        (1, 1),
-        (2, 2, 2),
-        Gaussian(0.1),
-        5,
-        2,
-        (1.0, 0.5),
-        2,
+        "two skips and outputs, width 2: chains hardly mix", (1, 1), (2, 2, 2), Gaussian(0.1), 5, 2, (1.0, 0.5), 2
     ),
     "three_classes": Definition("three classes", (2,), (6, 4), Categorical(0.3), 6, outputs=3, labels="classes"),
     "outliers": Definition("Student-t likelihood, one outlier", (2,), (6, 6), StudentT(0.5, 5.0), 6, labels="outlier"),

@@ -52,7 +52,10 @@ class Estimates:
 
 
 class Agreement(NamedTuple):
-    """Agreement of two routes: the largest |z|, the number of z-scores, and the bound of the largest."""
+    """Agreement of two routes: the largest |z|, the number of z-scores, and the bound of the largest.
+
+    If the routes agree, the largest |z| exceeds the bound with probability `AGREEMENT` at most.
+    """
 
     largest: float
     count: int
@@ -62,11 +65,6 @@ class Agreement(NamedTuple):
     def holds(self) -> bool:
         """Whether the errors explain the difference."""
         return self.largest <= self.bound
-
-
-def bound_of(count: int) -> float:
-    """Bound, in standard errors, that the largest of `count` differences exceeds with probability `AGREEMENT` at most."""
-    return float(stats.norm.isf(AGREEMENT / (2 * count)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,7 +108,8 @@ class Truth(Described):
     def agreement(self) -> Agreement:
         """Agreement of the two routes, over all quantities together."""
         z_scores = self.first.z_scores(self.second)
-        return Agreement(float(np.max(np.abs(z_scores))), z_scores.size, bound_of(z_scores.size))
+        bound = float(stats.norm.isf(AGREEMENT / (2 * z_scores.size)))
+        return Agreement(float(np.max(np.abs(z_scores))), z_scores.size, bound)
 
     @property
     def largest_error(self) -> float:

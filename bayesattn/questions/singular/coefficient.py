@@ -70,8 +70,7 @@ def learning_coefficient(
     The prior is positive everywhere, so it is the global coefficient, not the local one (LLC) at trained weights; with
     labels 0 it is also the local one at weights 0.
 
-    With `losses`, nothing is drawn: lambda_hat = (mean of S - S*) / (2 T) of draws of the weights by any sampler, whose
-    error the chains' then is.
+    With `losses` of draws of the weights, by any sampler, nothing is drawn: lambda_hat = (mean of S - S*) / (2 T).
 
     Args:
         model: the posterior, with Gaussian labels; its own temperature is used only with `losses`.
@@ -124,15 +123,14 @@ def learning_coefficient(
         raise BayesattnError(f"noise must be that of losses, which are not given, got {shown(noise)}")
     smaller, residual = reduced(model)
     chosen = _checked(temperatures) if given else _decades(smaller)
-    if progress is not None:
-        progress("least sum of squares")
+    tell = progress or (lambda text: None)
+    tell("least sum of squares")
     least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
     columns: list[dict[str, np.ndarray]] = []
     spread: list[tuple[float, float]] = []
     stopped = None
     for temperature in chosen:
-        if progress is not None:
-            progress(f"T = {temperature:.3g}")
+        tell(f"T = {temperature:.3g}")
         try:
             cold = smaller.replace(temperature=temperature)
             tree = opened_of(sample(cold, progress=False, **job), cold)

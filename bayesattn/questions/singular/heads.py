@@ -125,7 +125,8 @@ def head_capacities(
         trees.append(sample(cold, **settings))
         return trees[-1]
 
-    _report(progress, "the whole network")
+    tell = progress or (lambda text: None)
+    tell("the whole network")
     whole = learning_coefficient(smaller, temperature, sample=sampled, **job)
     if weights is None:
         thin = max(1, -(-chains * draws // MOST_DRAWS))
@@ -143,7 +144,7 @@ def head_capacities(
         if arch.heads[above] == 1:
             without.append((np.nan, np.nan, np.nan))
             continue
-        _report(progress, f"without {name!r} of layer {layer}")
+        tell(f"without {name!r} of layer {layer}")
         rest = learning_coefficient(without_head(smaller, layer, head), temperature, **job)
         without.append((rest.value[0], rest.error[0], rest.best_fit.square - whole.best_fit.square))
     (capacities, errors), (left, left_errors, misfits) = np.array(alone, float).T, np.array(without, float).T
@@ -181,11 +182,6 @@ def without_head(model: Model, layer: int, head: int) -> Model:
             architecture=rest,
             likelihood=model.likelihood,
         )
-
-
-def _report(progress: Callable[[str], None] | None, text: str) -> None:
-    if progress is not None:
-        progress(text)
 
 
 @partial(jax.jit, static_argnames=("arch", "layer", "head"))
