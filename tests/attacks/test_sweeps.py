@@ -67,7 +67,6 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
             assert sorted(client.run(os.getenv, "CUDA_VISIBLE_DEVICES").values()) == devices
             assert threads == 1
         found = listening()
-        workers = client.scheduler_info()["workers"]
         pages = client.run(lambda dask_worker: dask_worker.http_server.port)
         pages[""] = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)
         for port, page in itertools.product(
@@ -77,8 +76,6 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10)
     assert len(found) >= 5  # The scheduler, two nannies and two workers.
     assert set(found) <= LOOPBACK
-    assert all(address.startswith("tcp://127.0.0.1:") for address in workers)
-    assert set(cluster.scheduler_address.split(":")[1:2]) == {"//127.0.0.1"}
     assert len(pages) == 3
 
 

@@ -1,6 +1,5 @@
-"""Attention blocks: the network against loops over its definition, its posterior against weighted draws of the prior."""
+"""Attention blocks: the network, its log density and what is made of draws against loops over the definition."""
 
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +15,6 @@ from bayesattn.models.blocks import Blocks
 from bayesattn.models.sampled_attention import number_of_weights
 from tests import dense
 from tests.models.test_attention_model import some_sites
-from tests.posteriors import weighed_mean
-from tests.statistics import agree
 
 KEY = jax.random.key(0)
 PHI = {
@@ -27,8 +24,8 @@ PHI = {
 }
 
 
-def attention_model(examples=4, tokens=4, features=3, outputs=1, masked=False, tests=2, **changes):
-    """Random sequences, the first with two tokens of padding at its end and at its beginning if they are masked."""
+def attention_model(tokens=4, outputs=1, masked=False, **changes):
+    """Random sequences, four and two; the first of each without its first and last token if they are masked."""
     rng = np.random.default_rng(2)
     settings = {
         "heads": (2, 3),
@@ -39,18 +36,12 @@ def attention_model(examples=4, tokens=4, features=3, outputs=1, masked=False, t
         "key_variance": (0.6, 1.7),
         "temperature": 0.5,
     } | changes
-    masks = {}
-    if masked:
-        for name, count in (("mask", examples), ("test_mask", tests)):
-            masks[name] = np.ones((count, tokens), bool)
-            masks[name][0, [0, -1]] = False
-    return ba.AttentionModel(
-        inputs=rng.normal(size=(examples, tokens, features)),
-        labels=rng.normal(size=(examples, outputs) if outputs > 1 else examples),
-        test_inputs=rng.normal(size=(tests, tokens, features)),
-        outputs=outputs,
-        **settings | masks,
-    )
+    inputs, labels = rng.normal(size=(4, tokens, 3)), rng.normal(size=(4, outputs) if outputs > 1 else 4)
+    test = rng.normal(size=(2, tokens, 3))
+    masks = {"mask": np.ones((4, tokens), bool), "test_mask": np.ones((2, tokens), bool)} if masked else {}
+    for mask in masks.values():
+        mask[0, [0, -1]] = False
+    return ba.AttentionModel(inputs=inputs, labels=labels, test_inputs=test, outputs=outputs, **settings | masks)
 
 
 def weights_of(model, sites):
@@ -256,39 +247,6 @@ def test_a_short_run_keeps_all_weights_and_what_follows_from_them(signs, run):
         np.testing.assert_allclose(weights["attention_1"][0], matrices[0], rtol=1e-10)
         path = np.einsum("m,hmn->hn", weights["a"], weights["V_1"]) / np.sqrt(3)
         np.testing.assert_allclose(weights["order_parameter"], path @ path.T / 2, rtol=1e-10)
-
-
-SCALAR = {"heads": (1,), "widths": (2, 2), "variances": (1.2, 0.9, 1.1), "query_variance": 1.5, "key_variance": 0.6}
-TINY = HIDDEN | SCALAR | {"examples": 3, "tokens": 2, "features": 2, "causal": False, "watched": ()}
-
-
-def prior_outputs(model, count):
-    """Outputs on training and test examples, and U, of many draws of the prior, as the library draws them."""
-    posterior = Blocks.of(model)
-
-    @jax.jit
-    @jax.vmap
-    def draw(key):
-        sites = posterior.draw_prior(key)
-        return posterior.function(sites), posterior.quantities(sites, key)
-
-    outputs, quantities = draw(jax.random.split(KEY, count))
-    return np.asarray(outputs), np.asarray(quantities["prediction"]), np.asarray(quantities["order_parameter"])
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("sampler", ["nuts", "adjusted_mclmc"])
-def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
-    model = attention_model(**TINY)
-    outputs, predictions, u = prior_outputs(model, 1_000_000)
-    log_weights = stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum(-1)
-    tree = ba.sample(model, sampler, "token", chains=4, warmup=1000, draws=5000, seed=3)
-    size = tree["posterior"]["order_parameter"][..., 0]
-    for draws, values in ((tree["posterior"]["prediction"], predictions), (size, u[:, 0])):
-        assert float(arviz_stats.rhat(draws).max()) < 1.02
-        for power in (1, 2):
-            assert float(arviz_stats.ess(draws**power).min()) > 400
-            agree(draws**power, *weighed_mean(log_weights, values**power, least=1e4))
 
 
 @pytest.mark.parametrize("likelihood", ["Gaussian", "StudentT"])

@@ -1,4 +1,4 @@
-"""The collapsed parameterisation: its law, its exact weight draws, singular order parameters, error messages."""
+"""The collapsed parameterisation: exact draws of weights, and what is said of draws that have none."""
 
 import jax
 import jax.numpy as jnp

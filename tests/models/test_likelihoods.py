@@ -1,4 +1,4 @@
-"""Labels that are classes: their law, outputs as latents, scores, and messages; chains: test_one_posterior.py."""
+"""Labels that are classes: their law, outputs as latents, and scores; chains: test_one_posterior.py."""
 
 import pickle
 from functools import partial

@@ -1,4 +1,4 @@
-"""Ready models and model files, and what is said of bad ones."""
+"""Ready models, and model files of a stranger; what is said of bad ones: tests/attacks/test_input.py."""
 
 import numpy as np
 import pytest

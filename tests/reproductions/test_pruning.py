@@ -1,4 +1,4 @@
-"""Removing heads: the same as setting their values to zero, in a trained network and in every draw of the posterior."""
+"""Removing heads: the same as setting their values to zero in a trained network; the readout of posterior draws."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Langevin kernels: known answers, stated biases, bit-identical resumption, bad options."""
+"""Langevin kernels: known answers, stated biases, gradients that are counted; resumption: tests/test_runs.py."""
 
 from functools import cache
 

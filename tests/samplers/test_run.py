@@ -1,4 +1,4 @@
-"""The block runner: known answers, reproducibility, agreement with NumPyro's own runner, error messages."""
+"""The block runner: known answers, reproducibility, agreement with NumPyro's own; messages: tests/attacks/test_values.py."""
 
 import dataclasses
 import signal
