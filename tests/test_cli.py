@@ -244,8 +244,13 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
 
 
 def test_validate_chooses_temperatures_and_solves_the_theory_alone_at_other_widths(run, tmp_path, unpainted):
-    """What it says of a width is what its own draws say; progress has the theory first."""
-    (tmp_path / "small.toml").write_text(SMALL + "validation_examples = 20\n")
+    """What it says of a width is what its own draws say."""
+    rng, arrays = np.random.default_rng(0), {}
+    for use in ("", "test_", "validation_"):
+        arrays |= {f"{use}path_inputs": rng.normal(size=(8, 1, 3)), f"{use}labels": rng.choice([-1.0, 1.0], 8)}
+    np.savez("arrays.npz", **arrays)
+    task = '[task]\nname = "arrays"\nfile = "arrays.npz"\n'
+    (tmp_path / "small.toml").write_text(f"temperature = 0.1\n[architecture]\nheads = [1]\nwidth = 8\n{task}")
     unpainted()
     out = run("validate", "small.toml", "--width", "8", "--theory-width", "30", *QUICK, "--json")[1]
     content = json.loads(out)

@@ -224,11 +224,7 @@ def diagnose(draws: Draws) -> Diagnostics:
     draws = opened(draws)
     posterior, statistics = draws["posterior"].to_dataset(), dataset(draws, "sample_stats")
     chains, count = posterior.sizes["chain"], posterior.sizes["draw"]
-    numbers: dict[str, float] = dict.fromkeys(("rhat", "ess", "tail_ess", "bfmi"), float("nan"))
-    worst: dict[str, str] = {}
-    constant: list[str] = []
-    stuck: list[str] = []
-    uncrossed: list[str] = []
+    found: PlainDict = dict.fromkeys(("rhat", "ess", "tail_ess", "bfmi"), float("nan"))
     if count >= FEWEST_DRAWS:
         watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
         watched |= {name: posterior[name] for name in CENTRAL if name in posterior}
@@ -239,32 +235,30 @@ def diagnose(draws: Draws) -> Diagnostics:
             watched[name] = posterior[name].isel({axis: watched_examples(posterior.sizes[axis])})
         watched = {name: values.compute() for name, values in watched.items()}
         mixing = {name: _mixing(values) for name, values in watched.items()}
-        constant = [name for name, values in watched.items() if _constant(values).any()]
-        stuck = [name for name, values in watched.items() if _stuck(values).any()]
+        found["constant"] = [name for name, values in watched.items() if _constant(values).any()]
+        found["stuck"] = [name for name, values in watched.items() if _stuck(values).any()]
+        found["worst"] = {}
         for number, sign in (("rhat", 1), ("ess", -1), ("tail_ess", -1)):
             # NumPy's maximum is NaN if one value is; Python's may not be.
             least = {name: float(np.max(sign * values[number])) for name, values in mixing.items()}
-            numbers[number] = sign * float(np.max(list(least.values())))
-            if np.isfinite(numbers[number]):
-                worst[number] = max(least, key=lambda name: least[name])
-        if "energy" in watched and "energy" not in constant:
-            numbers["bfmi"] = float(np.min(arviz_stats.bfmi(watched["energy"])))
-        numbers["bias"], numbers["bias_error"] = _worst_bias(draws)
+            found[number] = sign * float(np.max(list(least.values())))
+            if np.isfinite(found[number]):
+                found["worst"][number] = max(least, key=lambda name: least[name])
+        if "energy" in watched and "energy" not in found["constant"]:
+            found["bfmi"] = float(np.min(arviz_stats.bfmi(watched["energy"])))
+        found["bias"], found["bias_error"] = _worst_bias(draws)
         if "order_parameter" in watched:
-            numbers["pareto_k"] = float(np.fmax.reduce(pareto_k(watched["order_parameter"])))
-            # Tempered replicas have been where signs change.
-            uncrossed = [] if "round_trips" in statistics else _uncrossed(draws, watched["order_parameter"])
+            found["pareto_k"] = float(np.fmax.reduce(pareto_k(watched["order_parameter"])))
+            if "round_trips" not in statistics:  # Tempered replicas have been where signs change.
+                found["uncrossed"] = _uncrossed(draws, watched["order_parameter"])
+    if "round_trips" in statistics:
+        found["round_trips"] = float(statistics["round_trips"].max("draw").sum())
     return Diagnostics(
-        **numbers,
+        **found,
         chains=chains,
         draws=count,
         divergences=_total(statistics, "diverging"),
         saturated=_total(statistics, "reached_max_treedepth"),
-        worst=worst,
-        constant=constant,
-        stuck=stuck,
-        uncrossed=uncrossed,
-        round_trips=float(statistics["round_trips"].max("draw").sum()) if "round_trips" in statistics else float("nan"),
         # Only collapsed draws of U include Bartlett coordinates.
         weight_space="order_parameter" in posterior and "bartlett" not in posterior,
     )

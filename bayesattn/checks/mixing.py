@@ -1,16 +1,12 @@
 """Mixing of chains: R-hat, effective sample size, and tails of scalar quantities."""
 
 import contextlib
-from dataclasses import dataclass
-from functools import cached_property
 
 import arviz_stats
 import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 from jaxtyping import Float
-
-from bayesattn.checks.ranks import chain_band, chain_ecdfs
 
 FEWEST_DRAWS_FOR_TAILS = 400
 """Smallest number of draws, of all chains together, from which the shape of a tail is estimated."""
@@ -24,55 +20,6 @@ FEWEST_DRAWS = 4
 """Smallest number of draws per chain at which R-hat and effective sample size are defined."""
 FEWEST_CHAINS = 2
 """Smallest number of chains for R-hat. R-hat from the halves of one chain does not show whether chains agree."""
-FEWEST_RANKED_DRAWS, MOST_RANKED_DRAWS = 10, 400
-"""Smallest and largest number of draws per chain whose ranks are compared."""
-ESS_ESTIMATES = 10
-"""Number of lengths of the chains at which the effective sample size is estimated."""
-
-
-@dataclass(frozen=True, eq=False)
-class Scalar:
-    """Draws of a scalar quantity, and measures of mixing, each computed once, on first access."""
-
-    values: Float[np.ndarray, "chain draw"]
-
-    @cached_property
-    def every(self) -> int:
-        """Thinning of ranked draws: draws per effective draw; more in a long run, fewer if too few draws would remain."""
-        draws = self.values.shape[1]
-        size = self._ess(draws, "bulk") if draws >= FEWEST_DRAWS else np.nan
-        wanted = max(self.values.size / size if np.isfinite(size) else 1, draws / MOST_RANKED_DRAWS)
-        return max(1, min(int(np.ceil(wanted)), draws // FEWEST_RANKED_DRAWS))
-
-    @property
-    def ranked(self) -> Float[np.ndarray, "chain ranked_draw"]:
-        """Draws thinned by `every`, about one per effective draw."""
-        return self.values[:, :: self.every]
-
-    @cached_property
-    def ecdfs(self) -> Float[np.ndarray, "chain place"]:
-        """ECDFs of the ranked draws, by `bayesattn.checks.ranks.chain_ecdfs`."""
-        return chain_ecdfs(self.ranked)
-
-    @cached_property
-    def band(self) -> Float[np.ndarray, " place"]:
-        """Band for the ECDFs of as many chains and draws, by `bayesattn.checks.ranks.chain_band`."""
-        return chain_band(*self.ranked.shape)
-
-    @cached_property
-    def sizes(self) -> dict[str, tuple[np.ndarray, list[float]]]:
-        """Numbers of draws in growing first parts of the chains, and effective sample sizes, for "bulk" and "tail"."""
-        chains, draws = self.values.shape
-        counts = np.unique(np.linspace(FEWEST_DRAWS, draws, ESS_ESTIMATES).astype(int))
-        return {
-            method: (chains * counts, [self._ess(count, method) for count in counts]) for method in ("bulk", "tail")
-        }
-
-    def _ess(self, count: int, method: str) -> float:
-        values = self.values[:, :count]
-        if not np.isfinite(values).all() or np.ptp(values) == 0:
-            return np.nan
-        return float(arviz_stats.ess(xr.DataArray(values, dims=("chain", "draw")), method=method))
 
 
 def _constant(values: xr.DataArray) -> np.ndarray:

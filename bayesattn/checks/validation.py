@@ -307,27 +307,20 @@ class Validation(Described):
 
     def to_dict(self) -> PlainDict:
         """All fields as plain numbers and lists, for JSON."""
+        answers = ("verdict", "holds", "usable", "margin", "level", "decided_by")
+        deviations = ("relative_deviation", "relative_remaining", "relative_error")
         matrices = ("order_parameter", "error", "saddle", "corrected", "allowance", *MIXING)
-        return {
+        content: PlainDict = {
             "model": self.model.name,
             "widths": list(self.model.architecture.widths),
             "temperature": self.model.temperature,
             "paths": self.model.row_names,
-            "verdict": self.verdict,
-            "holds": self.holds,
-            "usable": self.usable,
             "failures": self.failures(),
             "doubts": self.doubts(),
             "bound": self.bound if self.usable else None,
-            "margin": self.margin,
-            "level": self.level,
-            "decided_by": self.decided_by,
             "joint_p": self.joint_p if self.usable else None,
-            "directions": self.directions and self.directions.to_dict(),
-            "diagnostics": self.diagnostics.to_dict(),
-            "accuracy": self.accuracy and self.accuracy.to_dict(),
-            "alignment": self.alignment and self.alignment.to_dict(),
-            "relative_deviation": self.relative_deviation,
-            "relative_remaining": self.relative_remaining,
-            "relative_error": self.relative_error,
-        } | {name: getattr(self, name).tolist() for name in matrices}
+        }
+        content |= {name: getattr(self, name) for name in (*answers, *deviations)}
+        parts = {name: getattr(self, name) for name in ("directions", "diagnostics", "accuracy", "alignment")}
+        content |= {name: part and part.to_dict() for name, part in parts.items()}
+        return content | {name: getattr(self, name).tolist() for name in matrices}

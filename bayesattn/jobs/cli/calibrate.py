@@ -1,6 +1,5 @@
 """Command `bayesattn calibrate`: does a sampler draw from the posterior?"""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -76,25 +75,23 @@ def calibrate(
         # Each joint test counts as one more simulation.
         total = len(names) * sum(count + 1 for _, count in cases.values())
         bar = shown.add("simulating", total, note="compiling")
-        done: dict[tuple[str, str], int] = {}
-
-        def report(title: str, name: str, count: int, part: str = "simulations") -> None:
-            done[title, name] = count
-            # The joint tests of the earlier pairs are done.
-            bar.update(sum(done.values()) + len(done) - 1, description=f"{title}: {name}, {part}", note="")
-
         # The level is shared by two tests, ranks and joint test, of each sampler on each network.
         shared: PlainDict = {"level": calibration.LEVEL / (2 * len(names) * len(cases)), "seed": seed, "warmup": warmup}
         shared["parameterisation"] = parameterisation.value
+        begun = 0
         for title, (network, count) in cases.items():
             simulated = calibration.simulate(network, count, seed)
             for name in names:
-                told = partial(report, title, name)
+
+                def report(done: int, begun: int = begun, what: str = f"{title}: {name}, simulations") -> None:
+                    bar.update(begun + done, description=what, note="")
+
                 ranked = calibration.calibrate(
-                    network, simulated, sampler=name, draws=draws, thin=thin, progress=told, **shared
+                    network, simulated, sampler=name, draws=draws, thin=thin, progress=report, **shared
                 )
-                told(count, "joint test")
+                bar.update(begun + count, description=f"{title}: {name}, joint test")
                 results[title][name] = ranked, calibration.joint_test(network, sampler=name, chains=chains, **shared)
+                begun += count + 1
         bar.update(total)
     content = {"model": model, "seed": seed, "level": calibration.LEVEL, **_plain(simulations, results[model])}
     if narrow:

@@ -1,17 +1,16 @@
 """Diagnostic figures: traces, ranks, effective sample size and energy of a few scalar quantities."""
 
-from collections.abc import Mapping
-
 import arviz_stats
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
 from bayesattn._util.plain import PlainDict
 from bayesattn.checks.diagnostics import GOOD_BFMI, GOOD_ESS
-from bayesattn.checks.mixing import Scalar
-from bayesattn.checks.ranks import BAND_LEVEL, ECDF_SHARES
+from bayesattn.checks.mixing import FEWEST_DRAWS
+from bayesattn.checks.ranks import BAND_LEVEL, ECDF_SHARES, chain_band, chain_ecdfs
 from bayesattn.jobs.plots.style import palette, short, whole_numbers
 from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import Draws, opened
@@ -20,9 +19,15 @@ QUANTITIES_DRAWN = 4
 """Number of quantities drawn: the log posterior and the largest diagonal entries of U, or entries of z."""
 MOST_TRACED_DRAWS = 1000
 """Largest number of draws of each chain in a trace; longer chains are thinned."""
+FEWEST_RANKED_DRAWS, MOST_RANKED_DRAWS = 10, 400
+"""Smallest and largest number of draws per chain whose ranks are compared."""
+ESS_ESTIMATES = 10
+"""Number of lengths of the chains at which the effective sample size is estimated."""
+Quantities = dict[str, Float[np.ndarray, "chain draw"]]
+"""Draws of scalar quantities by name."""
 
 
-def scalars(draws: Draws) -> dict[str, Scalar]:
+def scalars(draws: Draws) -> Quantities:
     """Scalars in the draws, by full name: log posterior, and the largest diagonal entries of U or entries of z."""
     draws = opened(draws)
     posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
@@ -38,14 +43,13 @@ def scalars(draws: Draws) -> dict[str, Scalar]:
         for flat in np.argsort(-means, axis=None, kind="stable")[: QUANTITIES_DRAWN - 1]:
             value, feature = np.unravel_index(flat, means.shape)
             chosen[f"z[{value + 1}, {feature + 1}]"] = sampled[:, :, value, feature]
-    return {name: Scalar(values) for name, values in chosen.items()}
+    return chosen
 
 
-def trace(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
+def trace(figure: FigureBase, quantities: Quantities) -> None:
     """Draw each quantity against the draw number, in a colour for each chain."""
     panels = _row(figure, quantities)
-    for axes, quantity in zip(panels, quantities.values(), strict=True):
-        values = quantity.values
+    for axes, values in zip(panels, quantities.values(), strict=True):
         every = -(-values.shape[1] // MOST_TRACED_DRAWS)
         for chain, color in enumerate(_chain_colors(len(values))):
             shown = values[chain, ::every]
@@ -57,30 +61,34 @@ def trace(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
     _legend(figure, panels[0], linewidth=2)
 
 
-def rank(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
+def rank(figure: FigureBase, quantities: Quantities) -> None:
     """Draw the ECDF of each chain's ranks among all chains, minus the uniform CDF, with the band of mixed chains.
 
     The band is for independent draws, so dependent draws are thinned to about one for each effective draw.
     """
     panels = _row(figure, quantities, sharey=True)
-    for axes, quantity in zip(panels, quantities.values(), strict=True):
-        band, label = quantity.band, f"{100 * (1 - BAND_LEVEL):g} % band, if mixed"
+    for axes, values in zip(panels, quantities.values(), strict=True):
+        every = thinning(values)
+        ranked = values[:, ::every]
+        band, label = chain_band(*ranked.shape), f"{100 * (1 - BAND_LEVEL):g} % band, if mixed"
         axes.fill_between(ECDF_SHARES, -band, band, color=palette().grey, alpha=0.25, linewidth=0, label=label)
-        for chain, (color, curve) in enumerate(zip(_chain_colors(len(quantity.ecdfs)), quantity.ecdfs, strict=True)):
+        for chain, (color, curve) in enumerate(zip(_chain_colors(len(ranked)), chain_ecdfs(ranked), strict=True)):
             axes.plot(ECDF_SHARES, curve, color=color, linewidth=1.2, label=f"chain {chain + 1}")
-        thinned = f",\nthinned by {quantity.every}" if quantity.every > 1 else ""
-        axes.set(xlabel=f"rank among {quantity.ranked.size} draws{thinned}")
+        note = f",\nthinned by {every}" if every > 1 else ""
+        axes.set(xlabel=f"rank among {ranked.size} draws{note}")
         axes.set_xticks([0, 0.5, 1], ["lowest", "half", "highest"])
     panels[0].set_ylabel("ECDF of ranks - uniform")
     _legend(figure, panels[0])
 
 
-def ess(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
+def ess(figure: FigureBase, quantities: Quantities) -> None:
     """Draw the effective sample size against the number of draws: if chains mix, it grows linearly."""
     panels, colors = _row(figure, quantities), palette()
-    for axes, quantity in zip(panels, quantities.values(), strict=True):
+    for axes, values in zip(panels, quantities.values(), strict=True):
+        counts = np.unique(np.linspace(FEWEST_DRAWS, values.shape[1], ESS_ESTIMATES).astype(int))
         for method, color, marker in (("bulk", colors.blue, "o"), ("tail", colors.orange, "s")):
-            axes.plot(*quantity.sizes[method], color=color, marker=marker, markersize=4, label=method)
+            sizes = [_ess(values[:, :count], method) for count in counts]
+            axes.plot(len(values) * counts, sizes, color=color, marker=marker, markersize=4, label=method)
         axes.axhline(GOOD_ESS, color=colors.grey, linestyle="--", linewidth=1, label=f"{GOOD_ESS}, enough")
         axes.set(xlabel="draws of all chains")
         axes.set_ylim(bottom=0)
@@ -110,7 +118,22 @@ def energy(figure: FigureBase, draws: xr.DataTree) -> None:
     right.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8, frameon=False)
 
 
-def _row(figure: FigureBase, quantities: Mapping[str, Scalar], sharey: bool = False) -> list[Axes]:
+def thinning(values: Float[np.ndarray, "chain draw"]) -> int:
+    """Thinning of ranked draws: draws per effective draw; more in a long run, fewer if too few draws would remain."""
+    draws = values.shape[1]
+    size = _ess(values, "bulk") if draws >= FEWEST_DRAWS else np.nan
+    wanted = max(values.size / size if np.isfinite(size) else 1, draws / MOST_RANKED_DRAWS)
+    return max(1, min(int(np.ceil(wanted)), draws // FEWEST_RANKED_DRAWS))
+
+
+def _ess(values: Float[np.ndarray, "chain draw"], method: str) -> float:
+    """Effective sample size; NaN for draws that do not vary or are not finite."""
+    if not np.isfinite(values).all() or np.ptp(values) == 0:
+        return np.nan
+    return float(arviz_stats.ess(xr.DataArray(values, dims=("chain", "draw")), method=method))
+
+
+def _row(figure: FigureBase, quantities: Quantities, sharey: bool = False) -> list[Axes]:
     """Panels, one for each quantity, with its name."""
     panels = list(figure.subplots(1, len(quantities), squeeze=False, sharey=sharey).flat)
     for axes, name in zip(panels, quantities, strict=True):

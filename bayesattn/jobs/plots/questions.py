@@ -137,7 +137,7 @@ def layer_map(axes: Axes, heads: Heads) -> None:
         means[row, : len(own)], deviations[row, : len(own)] = heads.scores[own], heads.sd[own]
     columns = [str(1 + head) for head in range(means.shape[1])]
     image = heat_map(axes, means, [f"layer {layer}" for layer in rows], columns, 1.0, deviations)
-    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8).ax.set_ylim(0, 1)
     axes.set(xlabel="head of the layer, in order", title="Score, posterior mean ± sd")
 
 

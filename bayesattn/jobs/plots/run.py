@@ -1,7 +1,7 @@
 """Figures of draws, on disk or in memory: mixing of chains, posterior of U, and predictions."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn.architecture import Architecture
 from bayesattn.checks.accuracy import share_right
-from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
+from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, moments
 from bayesattn.jobs.plots import diagnostics
 from bayesattn.jobs.plots.style import (
     MOST_ROWS_WITH_ENTRIES,
@@ -79,13 +79,12 @@ def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[
     missing = lacking(draws)
     if absent := next((kind for kind in wanted if kind in missing), None):
         raise BayesattnError(f"kinds may hold {absent!r} only if there are data for it, but {missing[absent]}")
-    quantities = diagnostics.scalars(draws)
     chosen = [kind for kind in KINDS if kind in (wanted or KINDS) and kind not in missing]
     figure = plt.figure(figsize=(WIDTH, 0.7 + sum(HEIGHTS[kind] for kind in chosen)), layout="constrained")
     figure.suptitle(run_title(draws), fontsize=13)
     parts = figure.subfigures(len(chosen), 1, height_ratios=[HEIGHTS[kind] for kind in chosen], squeeze=False)
     for part, kind in zip(parts.flat, chosen, strict=True):
-        draw(part, kind, draws, quantities)
+        draw(part, kind, draws)
     return figure, missing
 
 
@@ -117,12 +116,12 @@ def run_title(draws: xr.DataTree) -> str:
     return ", ".join([*parts, f"{chains} of {sizes['draw']} draws"])
 
 
-def draw(figure: FigureBase, kind: str, draws: Draws, quantities: Mapping[str, Scalar]) -> None:
-    """Draw one kind of figure of draws and their `scalars` into a figure or subfigure."""
+def draw(figure: FigureBase, kind: str, draws: Draws) -> None:
+    """Draw one kind of figure of draws into a figure or subfigure."""
     of_quantities = {"trace": diagnostics.trace, "rank": diagnostics.rank, "ess": diagnostics.ess}
     of_draws = {"energy": diagnostics.energy, "U": central, "prediction": prediction}
     if kind in of_quantities:
-        of_quantities[kind](figure, quantities)
+        of_quantities[kind](figure, diagnostics.scalars(draws))
     else:
         of_draws[kind](figure, opened(draws))
 

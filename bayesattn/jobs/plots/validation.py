@@ -147,17 +147,19 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
     With several widths it is drawn against width, for at most the four paths with the largest U; with one width, by path.
     """
     names = validations[0].model.row_names
-    if len(validations) == 1:
-        _by_path(axes, validations[0])
-        return
     saddle, corrected, draws, error = (
         np.array([np.diag(getattr(v, name)) for v in validations])
         for name in ("saddle", "corrected", "order_parameter", "error")
     )
-    axes.axhline(0, color=palette().grey, linewidth=1, label="saddle point")
     curves = (100 * (corrected / saddle - 1), 100 * (draws / saddle - 1), 100 * (error / saddle))
+    axes.set(ylabel="deviation of U from the saddle point (%)")
+    axes.axhline(0, color=palette().grey, linewidth=1, label="saddle point")
+    if len(validations) == 1:
+        _by_path(axes, names, *(curve[0] for curve in curves))
+        axes.set_title(f"Diagonal entries of U at N = {validations[0].width}")
+        return
     most = _against_width(axes, validations, saddle[0], *curves, [short(name) for name in names])
-    axes.set(ylabel="deviation of U from the saddle point (%)", title=f"Diagonal entries of U{most}")
+    axes.set_title(f"Diagonal entries of U{most}")
     legend_below(axes, 2, title="dots: draws ± Monte Carlo error; crosses: theory to first order in 1/N")
 
 
@@ -207,26 +209,15 @@ def _against_width(
     return "" if len(sizes) <= MOST_PATHS_DRAWN else f", {MOST_PATHS_DRAWN} greatest of {len(sizes)}"
 
 
-def _by_path(axes: Axes, validation: Validation) -> None:
-    """Draw the diagonal of U relative to the saddle point at one width, by path."""
-    colors, names = palette(), validation.model.row_names
-    saddle, corrected, draws, error = (
-        np.diag(matrix)
-        for matrix in (validation.saddle, validation.corrected, validation.order_parameter, validation.error)
-    )
-    places = np.arange(len(names))
-    aside = 0.15
-    axes.axhline(0, color=colors.grey, linewidth=1, label="theory, saddle point")
-    label = "draws ± Monte Carlo error"
-    style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": colors.orange, "label": label}
-    axes.errorbar(places - aside, 100 * (draws / saddle - 1), 100 * error / saddle, **style)
-    label = "theory, to first order in 1/N"
-    style = {"color": colors.blue, "marker": "x", "markersize": 7, "linestyle": "none", "label": label}
-    axes.plot(places + aside, 100 * (corrected / saddle - 1), **style)
+def _by_path(axes: Axes, names: Sequence[str], corrected: np.ndarray, draws: np.ndarray, error: np.ndarray) -> None:
+    """Draw deviations from the saddle point at one width, by path."""
+    colors, places, aside = palette(), np.arange(len(names)), 0.15
+    style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": colors.orange}
+    axes.errorbar(places - aside, draws, error, label="draws ± Monte Carlo error", **style)
+    style = {"color": colors.blue, "marker": "x", "markersize": 7, "linestyle": "none"}
+    axes.plot(places + aside, corrected, label="theory, to first order in 1/N", **style)
     name_ticks(axes.xaxis, names, tilted=True)
     axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set(ylabel="deviation of U from the saddle point (%)")
-    axes.set_title(f"Diagonal entries of U at N = {validation.width}")
     # The height of the names below the axis is not known, so the legend is above.
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.1), ncols=2, fontsize=8, frameon=False)
 

@@ -250,14 +250,14 @@ def page(
 
 def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict, combining: str) -> RunSection:
     diagnosis, description = run.diagnose(), run.description
-    missing, quantities = lacking(draws), scalars(draws)
-    words = captions(", ".join(quantities), diagnosis, latent="latent" in draws["posterior"])
+    missing = lacking(draws)
+    words = captions(", ".join(scalars(draws)), diagnosis, latent="latent" in draws["posterior"])
     figures = []
     for kind in KINDS:
         if kind not in missing:
             caption, alternative = words[kind]
             titled = f"{title}: {caption[0].lower()}{caption[1:]}"
-            figure = embedded(lambda kind=kind: diagnostic_figure(kind, draws, quantities), titled, alternative)
+            figure = embedded(lambda kind=kind: diagnostic_figure(kind, draws), titled, alternative)
             figures.append(figure)
     verdict, holds, rows = found
     by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"

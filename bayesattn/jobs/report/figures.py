@@ -1,6 +1,7 @@
 """Figures of a report in both colour schemes, with captions and texts for screen readers."""
 
 import base64
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from bayesattn._util.random import fingerprint
 from bayesattn.checks.diagnostics import Diagnostics
-from bayesattn.checks.mixing import Scalar
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs.plots.run import HEIGHTS, WIDTH, draw
 from bayesattn.jobs.plots.style import png
@@ -83,31 +84,22 @@ def captions(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tupl
     }
 
 
-def diagnostic_figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar]) -> Figure:
+def diagnostic_figure(kind: str, draws: xr.DataTree) -> Figure:
     """Figure of a single kind, one of `bayesattn.jobs.plots.run.KINDS`."""
     figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
-    draw(figure, kind, draws, quantities)
+    draw(figure, kind, draws)
     return figure
 
 
 def by_model(validations: list[Validation]) -> list[list[Validation]]:
     """Groups of validations of one model, which differ only in width."""
-    together: list[list[Validation]] = []
+    groups: dict[tuple[str, int], list[Validation]] = {}
+    earlier: Counter[tuple[str, int]] = Counter()
     for validation in validations:
-        for group in together:
-            first = group[0].model
-            same = (
-                first.temperature == validation.model.temperature
-                and first.architecture.with_width(1) == validation.model.architecture.with_width(1)
-                and np.array_equal(first.labels, validation.model.labels)
-                and np.array_equal(first.path_inputs, validation.model.path_inputs)
-            )
-            if same and validation.width not in [v.width for v in group]:
-                group.append(validation)
-                break
-        else:
-            together.append([validation])
-    return together
+        same = fingerprint(validation.model.replace(width=1))
+        groups.setdefault((same, earlier[same, validation.width]), []).append(validation)
+        earlier[same, validation.width] += 1
+    return [*groups.values()]
 
 
 def theory_caption(together: list[Validation], note: str = "") -> tuple[str, str]:
