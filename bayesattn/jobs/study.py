@@ -21,7 +21,7 @@ from bayesattn.models import Model
 from bayesattn.questions.temperature import Candidate, by_evidence, candidates
 from bayesattn.samplers import Job, Progress, sample
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.problem import refuse_many
+from bayesattn.theory.potential import refuse_many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Sites
 from bayesattn.models.trees import Draws, in_order_of_rows, opened_of
 from bayesattn.theory import bartlett
-from bayesattn.theory.problem import Problem, Shapes, problem_of
+from bayesattn.theory.potential import Problem, Shapes, problem_of
 
 if TYPE_CHECKING:
     import xarray  # its names are found by their full path when types are checked at run time

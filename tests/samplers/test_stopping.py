@@ -10,7 +10,7 @@ import xarray as xr
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.samplers import blocks as block_runner
-from bayesattn.samplers import goal as goals
+from bayesattn.samplers import stopping
 from bayesattn.samplers.stopping import Goal, least_ess
 from tests.killed_run import BLOCK
 from tests.posteriors import tiny_model
@@ -181,9 +181,9 @@ def test_bad_goals_are_refused_before_anything_is_drawn(model, settings, message
 def test_entries_of_u_count_once_and_those_of_a_latent_all():
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(2, 50, 2, 2))
-    assert goals.entries({"latent": drawn, "prediction": None}, 40).shape == (2, 40, 4)
+    assert stopping.entries({"latent": drawn, "prediction": None}, 40).shape == (2, 40, 4)
     np.testing.assert_array_equal(
-        goals.entries({"order_parameter": drawn}, 40), drawn[:, :40][..., [0, 1, 1], [0, 0, 1]]
+        stopping.entries({"order_parameter": drawn}, 40), drawn[:, :40][..., [0, 1, 1], [0, 0, 1]]
     )
     assert least_ess(np.ones((2, 50, 1))) == least_ess(rng.normal(size=(2, 3, 1))) == 0
 
@@ -194,6 +194,6 @@ def test_poor_mixing_begins_below_the_fewest_effective_draws(monkeypatch, recwar
     latent = np.random.default_rng(0).normal(size=(2, 400, 3))
     latent[:, :, 1] = 1.0
     least = float(arviz_stats.ess(xr.DataArray(latent[:, :, ::2], dims=("chain", "draw", "entry"))).min())
-    monkeypatch.setattr(goals, "FEWEST_EFFECTIVE_DRAWS", np.nextafter(least, np.inf) if warned else least)
-    goals.warn_of_poor_mixing({"latent": latent}, 400)
+    monkeypatch.setattr(stopping, "FEWEST_EFFECTIVE_DRAWS", np.nextafter(least, np.inf) if warned else least)
+    stopping.warn_of_poor_mixing({"latent": latent}, 400)
     assert [f"sample size {least:.0f}," in str(each.message) for each in recwarn] == [True] * warned

@@ -18,7 +18,7 @@ from bayesattn.models import Model
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.problem import MOST_COORDINATES, refuse_many, too_many
+from bayesattn.theory.potential import MOST_COORDINATES, refuse_many, too_many
 
 MOST_PATHS_SHOWN = 8
 MAP_CELL = 9

@@ -46,7 +46,7 @@ from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior
 from bayesattn.questions.heads import Losses, combining_width, predicted_losses
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.problem import too_many
+from bayesattn.theory.potential import too_many
 from bayesattn.theory.saddle_point import NotConverged
 
 TEMPLATE = Path(__file__).parent / "page.html.j2"
