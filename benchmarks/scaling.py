@@ -20,7 +20,7 @@ from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
 from bayesattn.kernels.choice import form_at
 from bayesattn.theory.bartlett import layer_shapes, unwhiten
-from bayesattn.theory.problem import potential, problem_of
+from bayesattn.theory.potential import potential, problem_of
 
 MOST_ARRAYS, MOST_GATHERED, BATCH = 10**4, 10**5, 10**4
 

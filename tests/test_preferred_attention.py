@@ -20,7 +20,7 @@ from bayesattn.questions.preferred_attention import (
 )
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.mode import find_mode
-from bayesattn.theory.problem import potential
+from bayesattn.theory.potential import potential
 from tests.posteriors import exact_scalar_posterior
 from tests.statistics import near
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Protocol, TypedDict, TypeVar, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
@@ -178,14 +178,6 @@ class Bars:
             self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-class Changes(TypedDict, total=False):
-    """Parts of a bar that an update can change, besides the completed amount."""
-
-    description: str
-    note: str
-    total: float | None
-
-
 class Bar:
     """Bar of one piece of work."""
 
@@ -194,7 +186,7 @@ class Bar:
         self.fields: PlainDict = {"unit": unit, "began": time.monotonic(), "ended": None}
         self.task = self.progress.add_task(description, total=total, note=note, **self.fields)
 
-    def update(self, completed: float | None = None, **changes: Unpack[Changes]) -> None:
+    def update(self, completed: float | None = None, **changes: Any) -> None:
         """Set the completed amount, description, note or total; ignored if the bar is gone."""
         with suppress(KeyError):
             self.progress.update(self.task, completed=completed, **changes)
@@ -205,23 +197,6 @@ class Bar:
     def begins(self, completed: float) -> None:
         """Start the clock; work completed before does not count in the speed."""
         self.progress.reset(self.task, completed=int(completed), note="", **self.fields)
-
-
-class Block(Protocol):
-    """Block of draws of a chain, as `bayesattn.sample` reports it."""
-
-    @property
-    def chain(self) -> int:
-        """Number of the chain."""
-        ...
-
-    @property
-    def done(self) -> int:
-        """Steps that the chain has done."""
-        ...
-
-
-Event = TypeVar("Event", bound=Block)
 
 
 class SamplingBar:
@@ -245,7 +220,7 @@ class SamplingBar:
         if self.bar is not None:
             self.bar.begins(sum(self.done.values()))
 
-    def __call__(self, event: Block) -> None:
+    def __call__(self, event: Any) -> None:
         """Record the steps that a chain has done; steps before drawing begins were done by an earlier process."""
         self.done[event.chain] = event.done
         if self.drawing and self.bar is not None:
@@ -266,8 +241,8 @@ def begin_drawing(progress: object) -> None:
 
 @contextmanager
 def callback(
-    progress: Callable[[Event], None] | bool | None, description: str, total: int
-) -> Iterator[Callable[[Event], None]]:
+    progress: Callable[[Any], None] | bool | None, description: str, total: int
+) -> Iterator[Callable[[Any], None]]:
     """Callback for each block of draws: `progress` itself if it is a function, otherwise a bar.
 
     Raises ValueError unless it is a function, True, False or None.

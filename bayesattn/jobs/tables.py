@@ -17,7 +17,7 @@ from bayesattn.models.network_posterior import NetworkPosterior, is_network
 from bayesattn.models.posterior import Posterior
 from bayesattn.questions import exchangeable
 from bayesattn.questions.heads import Heads, Losses, PathCorrelations, heads
-from bayesattn.theory.problem import MOST_COORDINATES
+from bayesattn.theory.potential import MOST_COORDINATES
 
 MOST_PATHS_WITH_ALL_ENTRIES = 4
 """Largest number of paths for which all entries of U are in the table of a page."""

@@ -35,7 +35,7 @@ from bayesattn.models.weights import weights, weights_at
 from bayesattn.network import network, path_readouts
 from bayesattn.theory import bartlett
 from bayesattn.theory.mode import FlatMode, find_mode
-from bayesattn.theory.problem import Problem, problem_of
+from bayesattn.theory.potential import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, NotConverged
 from bayesattn.theory.whitening import Whitening
 

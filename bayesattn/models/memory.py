@@ -7,7 +7,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn.kernels.choice import expands_in_factor
 from bayesattn.kernels.expansions import BLOCK_BYTES
 from bayesattn.models.posterior import Posterior, parameterisation_of
-from bayesattn.theory.problem import Shapes, too_many
+from bayesattn.theory.potential import Shapes, too_many
 
 
 def bytes_needed(model: Posterior, parameterisation: str, chains: int = 1) -> int:

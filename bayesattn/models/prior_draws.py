@@ -12,7 +12,7 @@ from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.parameterisation import Parameterisation, arrays_of
 from bayesattn.models.posterior import parameterisation_of
 from bayesattn.theory import bartlett
-from bayesattn.theory.problem import Problem, problem_of
+from bayesattn.theory.potential import Problem, problem_of
 
 
 def from_prior(model: NetworkPosterior, keys: Key[Array, " draw"]) -> dict[str, Array]:

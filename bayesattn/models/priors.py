@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from bayesattn.theory import bartlett
-from bayesattn.theory.problem import Shapes
+from bayesattn.theory.potential import Shapes
 from bayesattn.theory.whitening import Whitening
 
 

@@ -18,7 +18,7 @@ from bayesattn.models.earlier import draws_first
 from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.parameterisation import Sites
 from bayesattn.theory import bartlett
-from bayesattn.theory.problem import Problem, Shapes, problem_of
+from bayesattn.theory.potential import Problem, Shapes, problem_of
 
 if TYPE_CHECKING:
     import xarray  # its names are found by their full path when types are checked at run time

@@ -23,7 +23,7 @@ from bayesattn.models import Collapsed, Model, collapsed
 from bayesattn.samplers.hmc import Hmc
 from bayesattn.samplers.program import Program, program_of
 from bayesattn.theory.bartlett import affine_from_whitened
-from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, too_many
+from bayesattn.theory.potential import Point, Problem, Shapes, local_potential, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN
 
 CHAINS, ROUNDS = 2, 2

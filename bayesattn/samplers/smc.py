@@ -8,7 +8,6 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +25,7 @@ from bayesattn.models import Parameterisation, parameterisation_of
 from bayesattn.models.interface import from_vectors
 from bayesattn.models.posterior import Posterior
 from bayesattn.theory.evidence import LARGEST_RELIABLE_ERROR
-from bayesattn.theory.particles import Particles, annealed, log_ratios, moved
+from bayesattn.theory.particles import Particles, annealed, log_ratios, moved, systematic
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -118,11 +117,10 @@ def anneal(
     start_key, annealing_key, moves_key, last_key = jax.random.split(
         stream(seed, "annealing", fingerprint(model), parameterisation), 4
     )
-    begun = Particles.at(np.asarray(_prior(jax.random.split(start_key, (islands, particles)), path.posterior)))
+    begun = Particles.at(np.asarray(_prior(jax.random.split(start_key, islands * particles), path.posterior)), islands)
     died = _died(begun, path)
     reached = annealed(annealing_key, begun, path, moves)
-    mean, error = reached.estimate
-    if (differ := np.ptp(reached.log_evidence)) > WIDEST_RANGE:
+    if (differ := np.ptp(reached.islands)) > WIDEST_RANGE:
         warnings.warn(
             f"log p(Y) of the {islands} islands differs by {differ:.2g} nats: there are too few particles for the evidence"
             f" and its error ({particles} an island), or too few moves ({moves})",
@@ -130,14 +128,14 @@ def anneal(
         )
     reached = moved(moves_key, reached, path, 1.0, moves)
     # Islands are weighted by their estimates of the evidence.
-    shares = special.softmax(reached.log_evidence)
-    chosen = _across_islands(np.random.default_rng(np.asarray(jax.random.key_data(last_key))), shares, particles)
-    points = reached.points.reshape(islands * particles, -1)[chosen].reshape(reached.points.shape)
+    shares = special.softmax(reached.islands)[:, None] * reached.weights
+    chosen = systematic(last_key, shares.reshape(1, -1), islands * particles)
+    points = reached.flat[0][chosen].reshape(reached.points.shape)
     return Annealed(
-        mean,
-        error,
-        bool(differ <= WIDEST_RANGE and error <= LARGEST_RELIABLE_ERROR),
         reached.log_evidence,
+        reached.error,
+        bool(differ <= WIDEST_RANGE and reached.error <= LARGEST_RELIABLE_ERROR),
+        reached.islands,
         np.array(reached.powers),
         np.array(reached.acceptance),
         died,
@@ -148,7 +146,7 @@ def anneal(
 
 def _died(begun: Particles, path: "ToPosterior") -> int:
     """Number of prior draws whose likelihood is 0 or NaN."""
-    likelihoods = log_ratios(begun.points, path)
+    likelihoods = log_ratios(begun.flat[0], path).reshape(begun.weights.shape)
     if undefined := int(np.sum(np.isnan(likelihoods))):
         warnings.warn(
             f"likelihood is NaN for {undefined} of {likelihoods.size} draws from the prior, and counts as 0 there",
@@ -161,27 +159,14 @@ def _died(begun: Particles, path: "ToPosterior") -> int:
     return int(np.sum(~np.isfinite(likelihoods)))
 
 
-def _across_islands(random: np.random.Generator, shares: np.ndarray, particles: int) -> np.ndarray:
-    """Indices of particles, from each island in proportion to its share, in an order that spreads islands over rows."""
-    wanted = len(shares) * particles
-    heights = (np.arange(wanted) + random.uniform()) / wanted
-    islands = np.minimum(np.searchsorted(np.cumsum(shares), heights), len(shares) - 1)
-    places = np.empty(wanted, int)
-    for island in range(len(shares)):
-        mine = np.flatnonzero(islands == island)
-        order = random.permutation(particles)
-        places[mine] = island * particles + order[np.arange(len(mine)) % particles]
-    return places
-
-
 @jax.jit
-def _prior(
-    keys: Key[Array, "island particle"], posterior: Parameterisation
-) -> Float[Array, "island particle coordinate"]:
-    return jax.lax.map(jax.vmap(lambda key: ravel_pytree(posterior.draw_prior(key))[0]), keys)
+def _prior(keys: Key[Array, " particle"], posterior: Parameterisation) -> Float[Array, "particle coordinate"]:
+    return jax.lax.map(lambda key: ravel_pytree(posterior.draw_prior(key))[0], keys)
 
 
-class ToPosterior(eqx.Module):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ToPosterior:
     """Path from the prior of a parameterisation to its posterior, in vectors of its sites."""
 
     posterior: Parameterisation

@@ -6,10 +6,9 @@ begins at a mixture that covers the posterior; if the mixture is close enough, i
 sampling.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,8 +18,8 @@ from bayesattn._util.random import branch
 from bayesattn.kernels.conditionals import is_singular
 from bayesattn.theory.bartlett import log_prior, sample_prior
 from bayesattn.theory.mixture import Mixture
-from bayesattn.theory.particles import LEAST_EFFECTIVE_SHARE, Particles, annealed, moved
-from bayesattn.theory.problem import Point, Problem, Shapes, potential
+from bayesattn.theory.particles import Particles, annealed, moved
+from bayesattn.theory.potential import Point, Problem, Shapes, potential
 
 ISLANDS = 8
 MOVES = 8
@@ -30,23 +29,6 @@ PARTICLES = 128
 FEWEST_PARTICLES = 32
 MOST_OPERATIONS = 1e10
 """Approximate limit on the operations of the likelihoods of all particles, unless there are `FEWEST_PARTICLES`."""
-LARGEST_COOLING = 10.0
-"""Largest ratio of a temperature to the next at which annealing may end."""
-
-
-class Annealed(NamedTuple):
-    """log p(Y) at a temperature, its standard error, and the particles of all islands with weights that sum to 1."""
-
-    log_evidence: float
-    error: float
-    points: Float[np.ndarray, "particle coordinate"]
-    weights: Float[np.ndarray, " particle"]
-
-    @classmethod
-    def of(cls, particles: Particles) -> "Annealed":
-        """Estimate of some particles."""
-        islands, _, size = particles.points.shape
-        return cls(*particles.estimate, particles.points.reshape(-1, size), particles.weights.ravel() / islands)
 
 
 class Singular(ArithmeticError):
@@ -79,44 +61,22 @@ def anneal(
     temperatures: Sequence[float],
     key: Key[Array, ""],
     particles: int | None = None,
-    *,
-    best: float = -np.inf,
-    within: float = np.inf,
-) -> dict[float, Annealed]:
-    """log p(Y) at each temperature, with the standard error from the scatter of the islands; raises Singular.
+) -> Iterator[tuple[float, Particles]]:
+    """Each temperature, hottest first, with particles and log p(Y); raises Singular.
 
-    By default each island has as many `particles` as `MOST_OPERATIONS` allows. Annealing ends without the colder
-    temperatures if log p(Y) is more than `within` below the larger of `best` and the largest estimate so far, and
-    decreases as T does.
+    By default each island has as many `particles` as `MOST_OPERATIONS` allows.
     """
     count = _usual_particles(problem) if particles is None else particles
-    points = prior_draws(branch(key, "prior"), ISLANDS * count, problem, shapes)
-    now, reference = Particles.at(points.reshape(ISLANDS, count, -1)), None
-    estimates, before = {}, -np.inf
-    for temperature in _cooling(temperatures):
+    now = Particles.at(prior_draws(branch(key, "prior"), ISLANDS * count, problem, shapes), ISLANDS)
+    reference = None
+    for temperature in sorted(set(temperatures), reverse=True):
         target, stage = problem.at(temperature), branch(key, repr(temperature))
+        path = ToPosterior(reference, target, shapes)
         _require_regular(now, target, shapes)
-        now = annealed(branch(stage, "annealing"), now, ToPosterior(reference, target, shapes), MOVES)
+        now = annealed(branch(stage, "annealing"), now, path, MOVES)
         _require_regular(now, target, shapes)
-        estimate = Annealed.of(now)
-        if temperature in temperatures:
-            estimates[temperature] = estimate
-        best = max(best, estimate.log_evidence)
-        if temperature == min(temperatures) or estimate.log_evidence < min(best - within, before):
-            break
-        now = moved(branch(stage, "moves"), now, ToPosterior(reference, target, shapes), 1.0, MOVES)
-        reference, before = target, estimate.log_evidence
-    return estimates
-
-
-def _cooling(temperatures: Sequence[float]) -> list[float]:
-    """Temperatures and others between them, hottest first, no two of which are more than `LARGEST_COOLING` apart."""
-    wanted = sorted({float(temperature) for temperature in temperatures}, reverse=True)
-    ladder = wanted[:1]
-    for cold in wanted[1:]:
-        steps = int(np.ceil(np.log(ladder[-1] / cold) / np.log(LARGEST_COOLING)))
-        ladder += [*np.geomspace(ladder[-1], cold, steps + 1)[1:-1].tolist(), cold]
-    return ladder
+        yield temperature, now
+        now, reference = moved(branch(stage, "moves"), now, path, 1.0, MOVES), target
 
 
 def bridge(
@@ -124,20 +84,18 @@ def bridge(
     problem: Problem,
     shapes: Shapes,
     key: Key[Array, ""],
-    particles: int | None = None,
-    *,
-    least_share: float = LEAST_EFFECTIVE_SHARE,
-) -> Annealed:
-    """log p(Y) by annealing from a mixture to the posterior, along the geometric path between their densities.
+    particles: int | None,
+    least_share: float,
+) -> Particles:
+    """Particles with log p(Y), annealed from a mixture to the posterior, along the geometric path between their densities.
 
     Steps are short enough to keep the effective share of the particles at `least_share` or above. Other arguments as
     for `anneal`. A point with a singular K + T I has no weight.
     """
     count = _usual_particles(problem) if particles is None else particles
     points = start.sample(np.random.default_rng(np.asarray(jax.random.key_data(key))), ISLANDS * count)
-    begun = Particles.at(points.reshape(ISLANDS, count, -1))
     path = ToPosterior(start, problem, shapes)
-    return Annealed.of(annealed(branch(key, "annealing"), begun, path, MOVES, least_share=least_share))
+    return annealed(branch(key, "annealing"), Particles.at(points, ISLANDS), path, MOVES, least_share)
 
 
 def prior_draws(
@@ -160,7 +118,7 @@ def _usual_particles(problem: Problem) -> int:
 
 def _require_regular(particles: Particles, problem: Problem, shapes: Shapes) -> None:
     """Raise Singular if K + T I of a particle is singular."""
-    if np.any(_singular(particles.points.reshape(-1, particles.points.shape[2]), problem, shapes)):
+    if np.any(_singular(particles.flat[0], problem, shapes)):
         raise Singular
 
 

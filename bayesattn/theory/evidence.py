@@ -8,7 +8,7 @@ from prior draws. Annealing from the prior alone lags behind if the mode lies fa
 particles that do not mix (islands) then agree on a wrong value.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.theory.annealing import MOVES, Annealed, Singular, ToPosterior, anneal, bridge, prior_draws
+from bayesattn.theory.annealing import MOVES, Singular, ToPosterior, anneal, bridge, prior_draws
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import (
     AMPLE_DEGREES_OF_FREEDOM,
@@ -39,8 +39,8 @@ from bayesattn.theory.bartlett import (
 )
 from bayesattn.theory.mixture import COMPONENT_COUNTS, Component, Mixture, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
-from bayesattn.theory.particles import log_ratios, spanning_of, systematic
-from bayesattn.theory.problem import Problem, Shapes, problem_of, refuse_many
+from bayesattn.theory.particles import Particles, log_ratios, spanning_of, systematic
+from bayesattn.theory.potential import Problem, Shapes, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
 
 LARGEST_RELIABLE_ERROR = 0.3
@@ -180,8 +180,8 @@ def competing(
 ) -> list[Evidence | None]:
     """`evidences` for a choice among temperatures, None for temperatures too cold to compete.
 
-    Annealing, whose cost is in the coldest temperatures, ends once log p(Y) is 30 nats below the largest value and
-    still falls. A later rise is not excluded. Arguments and errors as for `evidences`.
+    These are 30 nats below the largest value by annealing from the prior, and by the modes that a few searches find.
+    Arguments and errors as for `evidences`.
     """
     checked = _checked(temperatures)
     estimates = _estimates(model, checked, seed, particles, within=NEGLIGIBLE_LOG_ODDS)
@@ -217,32 +217,45 @@ def _estimates(
         for temperature in set(temperatures):
             estimates[temperature] = _by_importance(process.at(temperature), arch, shapes, key)
     estimates = {hot: estimate for hot, estimate in estimates.items() if estimate.reliable}
-    if left := [temperature for temperature in temperatures if temperature not in estimates]:
-        best = max((estimate.log_evidence for estimate in estimates.values()), default=-np.inf)
-        ordered = _ordered(process.at(min(temperatures)), arch, shapes)
-        bridged = sum(shape.size for shape in shapes) <= MOST_BRIDGED_COORDINATES
-        for bound in (within, np.inf):
-            try:
-                annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=bound)
-            except Singular:
-                cause = likely_cause(process.at(min(left)), arch)
-                raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
-            for hot, estimate in annealed.items():
-                there = branch(key, "bridges", repr(float(hot)))
-                if bridged:
-                    estimates[hot] = _by_bridges(estimate, ordered.at(hot), shapes, there, particles)
-                else:
-                    value, error = estimate.log_evidence, estimate.error
-                    estimates[hot] = Evidence(value, error, "annealing", error <= LARGEST_RELIABLE_ERROR)
-            if not bridged:
-                break
-            best = max(best, *(estimate.log_evidence for estimate in estimates.values()))
-            # Annealing lags behind, so a temperature that it drops may have a mode that it has not found.
-            left = [cold for cold in left if cold not in annealed]
-            starts = prior_draws(branch(key, "given up"), SEARCHES_PER_DROPPED_TEMPERATURE, ordered, shapes)
-            left = [cold for cold in left if _greatest_mass(ordered.at(cold), shapes, starts) > best - within]
-            if not left:
-                break
+    left = [temperature for temperature in temperatures if temperature not in estimates]
+    return estimates | (_by_annealing(process, arch, left, key, particles, estimates, within) if left else {})
+
+
+def _by_annealing(
+    process: GaussianProcess,
+    arch: Architecture,
+    temperatures: Sequence[float],
+    key: Key[Array, ""],
+    particles: int | None,
+    others: Mapping[float, Evidence],
+    within: float,
+) -> dict[float, Evidence]:
+    """Evidences of temperatures, without those more than `within` below these or the `others`."""
+    shapes, estimates = layer_shapes(arch), {}
+    problem = _ordered(process.at(min(temperatures)), arch, shapes)
+    bridged = sum(shape.size for shape in shapes) <= MOST_BRIDGED_COORDINATES
+    starts = prior_draws(branch(key, "given up"), SEARCHES_PER_DROPPED_TEMPERATURE, problem, shapes)
+    dropped = False
+    try:
+        for temperature, cooled in anneal(problem, shapes, temperatures, branch(key, "annealing"), particles):
+            at = problem.at(temperature)
+            least = (
+                max((each.log_evidence for each in (*others.values(), *estimates.values())), default=-np.inf) - within
+            )
+            # Annealing lags behind, so a temperature may have a mode that it has not found.
+            if cooled.log_evidence < least and not (bridged and _greatest_mass(at, shapes, starts) > least):
+                dropped = True
+            elif bridged:
+                there = branch(key, "bridges", repr(temperature))
+                estimates[temperature] = _by_bridges(cooled, at, shapes, there, particles)
+            else:
+                value, error = cooled.log_evidence, cooled.error
+                estimates[temperature] = Evidence(value, error, "annealing", error <= LARGEST_RELIABLE_ERROR)
+    except Singular:
+        # Of temperatures that do not compete, colder ones need not be known.
+        if not dropped:
+            cause = likely_cause(process.at(min(temperatures)), arch)
+            raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
     return estimates
 
 
@@ -252,7 +265,7 @@ def _greatest_mass(problem: Problem, shapes: Shapes, starts: np.ndarray) -> floa
 
 
 def _by_bridges(
-    annealed: Annealed, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
+    annealed: Particles, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
 ) -> Evidence:
     """Evidence from two bridges that must agree.
 
@@ -261,9 +274,10 @@ def _by_bridges(
     agree.
     """
     first_key, second_key, chosen_key, prior_key, further_key = jax.random.split(key, 5)
-    few = next(count for most, count in BRIDGE_SEARCHES if annealed.points.shape[1] <= most)
+    few = next(count for most, count in BRIDGE_SEARCHES if annealed.points.shape[2] <= most)
     signs = mirrored(shapes, problem.order)
-    chosen = annealed.points[systematic(chosen_key, annealed.weights[None], few // 2)]
+    points, weights = annealed.flat
+    chosen = points[systematic(chosen_key, weights[None], few // 2)]
     drawn = prior_draws(prior_key, few // 2, problem, shapes)
     # Searches from prior draws alone do not reach every mode, so half of the searches start further out.
     origin, stretch = affine_from_whitened(shapes, problem.widths)
@@ -278,20 +292,20 @@ def _by_bridges(
         return result
     for turn, share in enumerate(LEAST_BRIDGE_SHARES):
         bridges = [
-            bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, least_share=share)
+            bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, share)
             for key, _, cover in covers
         ]
         result = _agreed(bridges, annealed)
         if turn and result.reliable and result.error <= BRIDGE_TARGET_ERROR:
             break
         covers = [
-            (key, first, refitted(first, crossed.points, crossed.weights, signs))
+            (key, first, refitted(first, *crossed.flat, signs))
             for (key, first, _), crossed in zip(covers, bridges, strict=True)
         ]
     return result
 
 
-def _covering(minima: list[Basin], particles: Annealed | None = None) -> list[Component] | None:
+def _covering(minima: list[Basin], particles: Particles | None = None) -> list[Component] | None:
     """Components about minima, weighted half by mass, half equally, and one about annealed particles; None if no minima."""
     if not minima:
         return None
@@ -304,12 +318,12 @@ def _covering(minima: list[Basin], particles: Annealed | None = None) -> list[Co
         for share, basin in zip(shares, kept, strict=True)
     ]
     if particles is not None:
-        centre = particles.weights @ particles.points
-        components.append(Component(np.log(PARTICLE_SHARE), centre, spanning_of(particles.points, particles.weights)))
+        points, weights = particles.flat
+        components.append(Component(np.log(PARTICLE_SHARE), weights @ points, spanning_of(points, weights)))
     return components
 
 
-def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
+def _agreed(routes: list[Particles], annealed: Particles) -> Evidence:
     """Mean of the bridges if they agree; otherwise the largest estimate, which is not reliable.
 
     An unbiased estimate is hardly ever far too large, but it is too small if it misses a mode. So a larger estimate from
@@ -383,5 +397,5 @@ def _log_weights(
 ) -> Float[np.ndarray, " draw"]:
     """Log weights of draws from a proposal; a draw too far out for its Cholesky factor has none."""
     points = proposal.sample(np.random.default_rng(np.asarray(jax.random.key_data(key))), BLOCK_DRAWS)
-    log_weights = log_ratios(points[None], ToPosterior(proposal, problem, shapes))[0]
+    log_weights = log_ratios(points, ToPosterior(proposal, problem, shapes))
     return np.where(np.isfinite(log_weights), log_weights, -np.inf)

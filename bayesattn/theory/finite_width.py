@@ -33,7 +33,7 @@ from bayesattn.kernels.path_inputs import by_label, checked_path_inputs, scaled_
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.mode import Mode, find_mode, spanning
-from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many
+from bayesattn.theory.potential import Point, Problem, Shapes, local_potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NUMBERS_SHOWN, NotConverged, likely_cause, saddle_point
 from bayesattn.theory.whitening import Whitening
 

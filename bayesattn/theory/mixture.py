@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import special
 
-from bayesattn.theory.problem import Point
+from bayesattn.theory.potential import Point
 
 DEGREES_OF_FREEDOM = 7
 """Least degrees of freedom of the Student distributions: tails heavier than the posterior's keep the weights bounded."""

@@ -33,7 +33,7 @@ from bayesattn.theory.minimise import (
     minimum_by_gradients,
     value_and_gradient,
 )
-from bayesattn.theory.problem import MOST_COORDINATES, Point, Problem, Shapes, local_potential, potential, problem_of
+from bayesattn.theory.potential import MOST_COORDINATES, Point, Problem, Shapes, local_potential, potential, problem_of
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
     MOST_COORDINATES_FOR_HESSIAN,

@@ -7,8 +7,6 @@ Hamiltonian Monte Carlo, with all states on the way kept (waste-free, Dau and Ch
 Islands of particles do not mix, and each gives an unbiased estimate of the ratio of the constants of normalisation of target
 and reference: the scatter of the islands gives its error. The islands share the powers, the metric and the step size, which
 are chosen from all of them.
-
-BlackJAX (`blackjax.smc`) has one population, so that a single run does not give the error.
 """
 
 import itertools
@@ -51,8 +49,8 @@ class Particles(NamedTuple):
     Args:
         points: where they are.
         weights: their weights, which sum to 1 in each island.
-        log_evidence: each island's log ratio of the constants of normalisation, from the first reference up to now.
-        variance: variance of the logarithm of the islands' mean if all particles were independent, a lower bound.
+        islands: each island's log ratio of the constants of normalisation, from the first reference up to now.
+        variance: variance of the log of the islands' mean if all particles were independent, a lower bound.
         step: step size of their moves.
         powers: powers of all paths so far.
         acceptance: mean acceptance probability of the moves at each of these powers.
@@ -60,52 +58,53 @@ class Particles(NamedTuple):
 
     points: Points
     weights: Numbers
-    log_evidence: Float[np.ndarray, " island"]
+    islands: Float[np.ndarray, " island"]
     variance: float
     step: float
-    powers: tuple[float, ...] = ()
+    powers: tuple[float, ...] = (0.0,)
     acceptance: tuple[float, ...] = ()
 
     @classmethod
-    def at(cls, points: Points) -> "Particles":
+    def at(cls, points: Float[np.ndarray, "particle coordinate"], islands: int) -> "Particles":
         """Particles with equal weights at draws from a reference."""
-        islands, count, size = points.shape
+        count, size = len(points) // islands, points.shape[1]
         weights = np.full((islands, count), 1 / count)
-        return cls(np.asarray(points), weights, np.zeros(islands), 0.0, size**-0.25, (0.0,))
+        return cls(points.reshape(islands, count, size), weights, np.zeros(islands), 0.0, size**-0.25)
 
     @property
-    def estimate(self) -> tuple[float, float]:
-        """Log of the mean of the islands' estimates, and half of its 95 % interval, by Student's law.
+    def flat(self) -> tuple[Float[np.ndarray, "particle coordinate"], Float[np.ndarray, " particle"]]:
+        """Points of all islands, and weights that sum to 1."""
+        return self.points.reshape(-1, self.points.shape[2]), self.weights.ravel() / len(self.weights)
 
-        The scatter is that of the estimates or of their logarithms, whichever is larger.
+    @property
+    def log_evidence(self) -> float:
+        """Log of the mean of the islands' ratios of constants of normalisation."""
+        return float(special.logsumexp(self.islands) - np.log(len(self.islands)))
+
+    @property
+    def error(self) -> float:
+        """Half of the 95 % interval of `log_evidence`, from the scatter of the islands by Student's law.
+
+        The scatter is that of the ratios or of their logarithms, whichever is larger.
         """
-        islands = len(self.log_evidence)
-        mean = special.logsumexp(self.log_evidence) - np.log(islands)
-        scatter = max(np.std(np.exp(self.log_evidence - mean), ddof=1), np.std(self.log_evidence, ddof=1))
-        student = special.stdtrit(islands - 1, 0.975) / 2
+        count = len(self.islands)
+        scatter = max(np.std(np.exp(self.islands - self.log_evidence), ddof=1), np.std(self.islands, ddof=1))
+        student = special.stdtrit(count - 1, 0.975) / 2
         # Islands may agree by chance.
-        return float(mean), float(max(student * scatter / np.sqrt(islands), np.sqrt(self.variance)))
+        return float(max(student * scatter / np.sqrt(count), np.sqrt(self.variance)))
 
     def reweighted(self, log_ratios: Numbers) -> "Particles":
         """Particles with weights multiplied by ratios of densities."""
         log_weights = np.log(self.weights) + log_ratios
-        normal = special.softmax(log_weights, axis=1)
-        # Weights of all islands, which the variance of the mean of their estimates depends on.
-        variance = self.variance + 1 / effective_number(log_weights) - 1 / log_weights.size
         return self._replace(
-            weights=normal,
-            log_evidence=self.log_evidence + special.logsumexp(log_weights, axis=1),
-            variance=float(variance),
+            weights=special.softmax(log_weights, axis=1),
+            islands=self.islands + special.logsumexp(log_weights, axis=1),
+            variance=self.variance + 1 / effective_number(log_weights) - 1 / log_weights.size,
         )
 
 
 def annealed(
-    key: Key[Array, ""],
-    particles: Particles,
-    path: Path,
-    moves: int,
-    *,
-    least_share: float = LEAST_EFFECTIVE_SHARE,
+    key: Key[Array, ""], particles: Particles, path: Path, moves: int, least_share: float = LEAST_EFFECTIVE_SHARE
 ) -> Particles:
     """Weighted particles of a path's target, from equally weighted ones of its reference.
 
@@ -114,7 +113,7 @@ def annealed(
     """
     power = 0.0
     for level in watched(itertools.count(), "annealing"):
-        ratios = log_ratios(particles.points, path)
+        ratios = log_ratios(particles.flat[0], path).reshape(particles.weights.shape)
         ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
         rise = longest_rise(ratios, 1 - power, least_share)
         power = 1.0 if rise >= 1 - power else power + rise
@@ -125,9 +124,15 @@ def annealed(
     raise AssertionError  # never reached
 
 
-def log_ratios(points: Points, path: Path) -> Numbers:
+def log_ratios(points: Float[np.ndarray, "particle coordinate"], path: Path) -> Float[np.ndarray, " particle"]:
     """Log ratio of target to reference at each point; NaN where it is undefined."""
-    return np.asarray(_log_ratios(points.reshape(-1, points.shape[2]), path)).reshape(points.shape[:2])
+    return np.asarray(_log_ratios(points, path))
+
+
+@jax.jit
+def _log_ratios(points: Float[Array, "particle coordinate"], path: Path) -> Float[Array, " particle"]:
+    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
+    return jax.lax.map(lambda point: path.log_densities(point)[1], points)
 
 
 def longest_rise(log_ratios: Numbers, most: float, least_share: float) -> float:
@@ -153,18 +158,16 @@ def effective_number(log_weights: np.ndarray) -> float:
 
 def moved(key: Key[Array, ""], particles: Particles, path: Path, power: float, moves: int) -> Particles:
     """Equally weighted particles: states of Hamiltonian chains from resampled points, with an adapted step size."""
-    islands, count, size = particles.points.shape
-    flat, step = particles.points.reshape(-1, size), particles.step
+    (points, weights), step = particles.flat, particles.step
     resampling_key, moving_key = jax.random.split(key)
-    chosen = systematic(resampling_key, particles.weights, count // moves)
-    metric = spanning_of(flat, particles.weights.ravel() / islands)
+    starts = points[systematic(resampling_key, particles.weights, particles.weights.shape[1] // moves)]
     leaps = int(np.clip(np.ceil(TRAJECTORY_LENGTH / step), 1, MOST_LEAPFROG_STEPS))
-    keys = jax.random.split(moving_key, len(chosen))
-    points, accepted = jax.device_get(_moved(keys, flat[chosen], metric, step, leaps, path, power, moves))
+    keys, metric = jax.random.split(moving_key, len(starts)), spanning_of(points, weights)
+    points, accepted = jax.device_get(_moved(keys, starts, metric, step, leaps, path, power, moves))
     acceptance = float(accepted.mean())
     return particles._replace(
-        points=points.reshape(islands, count, size),
-        weights=np.full((islands, count), 1 / count),
+        points=points.reshape(particles.points.shape),
+        weights=np.full_like(particles.weights, 1 / particles.weights.shape[1]),
         step=step * np.exp(acceptance - TARGET_ACCEPTANCE),
         acceptance=(*particles.acceptance, acceptance),
     )
@@ -172,13 +175,10 @@ def moved(key: Key[Array, ""], particles: Particles, path: Path, power: float, m
 
 def systematic(key: Key[Array, ""], weights: Numbers, count: int) -> np.ndarray:
     """Indices of `count` particles of each island by systematic resampling, one island after the other."""
-    start = np.asarray(jax.random.uniform(key, (len(weights), 1)))
-    heights = (np.arange(count) + start) / count
-    chosen = [np.searchsorted(np.cumsum(row), height) for row, height in zip(weights, heights, strict=True)]
-    # The sum of the weights may round to less than 1.
-    return np.concatenate(
-        [island * weights.shape[1] + np.minimum(row, weights.shape[1] - 1) for island, row in enumerate(chosen)]
-    )
+    islands = np.arange(len(weights))[:, None]
+    heights = islands + (np.arange(count) + np.asarray(jax.random.uniform(key, islands.shape))) / count
+    # The sum of the weights may round to less than their number of islands.
+    return np.minimum(np.searchsorted(np.cumsum(weights), heights.ravel()), weights.size - 1)
 
 
 def spanning_of(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -192,12 +192,6 @@ def spanning_of(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
     covariance = np.atleast_2d(np.cov(points.T, aweights=weights))
     shrinkage = size / (size + 1 / np.sum(weights**2))
     return np.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance)))
-
-
-@jax.jit
-def _log_ratios(points: Float[Array, "particle coordinate"], path: Path) -> Float[Array, " particle"]:
-    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return jax.lax.map(lambda point: path.log_densities(point)[1], points)
 
 
 @partial(jax.jit, static_argnames="moves")

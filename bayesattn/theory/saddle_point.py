@@ -22,7 +22,7 @@ from bayesattn.theory.action import number_or_matrix
 from bayesattn.theory.arguments import gaussian_density, refuse_traced, require_gaussian_model
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.minimise import LBFGS_STEPS_PER_NEWTON_STEP, minimum, minimum_by_gradients
-from bayesattn.theory.problem import Problem, problem_of, with_derivatives
+from bayesattn.theory.potential import Problem, problem_of, with_derivatives
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""

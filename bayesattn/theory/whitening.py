@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bayesattn.theory.problem import Point
+from bayesattn.theory.potential import Point
 
 
 class Whitening(NamedTuple):

@@ -15,8 +15,8 @@ from bayesattn.models import Tokens, collapsed, path
 from bayesattn.network import effective_weights
 from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett
+from bayesattn.theory.potential import problem_of
 from bayesattn.theory.predictor import readouts, right
-from bayesattn.theory.problem import problem_of
 from tests import zoo
 from tests.conftest import relative_error
 from tests.statistics import near

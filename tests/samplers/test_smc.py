@@ -10,7 +10,8 @@ from tests.statistics import likely
 
 def estimate(log_evidence, variance):
     """Of islands with these values."""
-    return Particles.at(np.zeros((2, 1, 1)))._replace(log_evidence=log_evidence, variance=variance).estimate
+    islands = Particles.at(np.zeros((2, 1)), 2)._replace(islands=log_evidence, variance=variance)
+    return islands.log_evidence, islands.error
 
 
 @pytest.mark.parametrize("span", [1e3, 1e18, 1e150])

@@ -11,7 +11,7 @@ from scipy import special, stats
 
 import bayesattn as ba
 from bayesattn.kernels.choice import gaussian_process
-from bayesattn.theory import problem as problems
+from bayesattn.theory import potential as potentials
 from bayesattn.theory.bartlett import layer_shapes, mirrored
 from bayesattn.theory.evidence import competing
 from tests.conftest import model_of
@@ -173,7 +173,7 @@ def test_signs_of_columns_leave_u_as_it_is(heads, widths, skips, outputs, images
     random = np.random.default_rng(7)
     order = jax.numpy.asarray(np.concatenate([random.permutation(shape.rows) for shape in shapes]))
     path_inputs, labels = np.ones((2, arch.paths, 1)), np.ones((2, outputs) if outputs > 1 else 2)
-    posterior = problems.problem_of(gaussian_process(path_inputs, labels, arch, 1.0), arch)._replace(order=order)
+    posterior = potentials.problem_of(gaussian_process(path_inputs, labels, arch, 1.0), arch)._replace(order=order)
     signs = mirrored(shapes, order)
     assert len(np.unique(signs, axis=0)) == len(signs) == images
     point = random.normal(size=signs.shape[1])

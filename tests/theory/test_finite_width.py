@@ -15,7 +15,7 @@ from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.theory import bartlett
 from bayesattn.theory.finite_width import usual_centre
 from bayesattn.theory.mode import find_mode
-from bayesattn.theory.problem import potential, problem_of
+from bayesattn.theory.potential import potential, problem_of
 from tests.conftest import model_of, relative_error
 from tests.posteriors import exact_scalar_posterior, tiny_model
 from tests.statistics import DRAWS_PER_DEGREE, agree, near

@@ -21,7 +21,7 @@ from bayesattn.models.queries_keys import QueriesAndKeys, heads_of
 from bayesattn.questions.preferred_attention import compare_attention, most_probable_attention
 from bayesattn.tasks.load import heads_of_task
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.problem import MOST_COORDINATES, refuse_many, too_many
+from bayesattn.theory.potential import MOST_COORDINATES, refuse_many, too_many
 
 MOST_PATHS_SHOWN = 8
 MAP_CELL = 9

@@ -41,7 +41,7 @@ from bayesattn.models.posterior import Posterior
 from bayesattn.questions.heads import predicted_losses
 from bayesattn.questions.heads.path_combination import combining_width
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.problem import too_many
+from bayesattn.theory.potential import too_many
 from bayesattn.theory.saddle_point import NotConverged
 
 TEMPLATE = Path(__file__).parent / "page.html.j2"

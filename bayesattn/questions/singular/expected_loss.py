@@ -18,7 +18,7 @@ from bayesattn.kernels.energies import cholesky
 from bayesattn.kernels.gaussian_process import smaller_by_features
 from bayesattn.models.model import Model
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.problem import Problem, Shapes, problem_of
+from bayesattn.theory.potential import Problem, Shapes, problem_of
 
 
 class Loss(NamedTuple):

@@ -1,4 +1,4 @@
-"""Posterior of a point in Bartlett coordinates: its prior, and the likelihood at its U."""
+"""Potential of a point in Bartlett coordinates: minus the log of its prior density times the likelihood at its U."""
 
 from collections.abc import Callable
 from typing import NamedTuple
