@@ -6,16 +6,20 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, finite_array, labels_array, readable, shown
 from bayesattn._util.checks import names as checked_names
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import as_html, as_text, with_error
+from bayesattn._util.types import Classes
 
 CONFIDENCE_BINS = 10
 """Number of equally wide bins of confidence in the calibration error."""
 CLASSES_SHOWN = 8
 """Largest number of classes that results show."""
+MOST_CLASSES, LARGEST_CLASS_NUMBER = 20, 100
+"""Limits within which whole numbers from 0 are likely class numbers: number of distinct values, and largest value."""
 
 
 class OneHot(NamedTuple):
@@ -106,7 +110,7 @@ def _shortened(texts: Sequence[str]) -> str:
     return ", ".join(texts[:CLASSES_SHOWN]) + (", .." if len(texts) > CLASSES_SHOWN else "")
 
 
-def class_scores(probabilities: Checked, labels: Checked) -> ClassScores:
+def class_scores(probabilities: ArrayLike, labels: ArrayLike) -> ClassScores:
     """Scores of class probabilities.
 
     Args:
@@ -149,7 +153,7 @@ def class_scores(probabilities: Checked, labels: Checked) -> ClassScores:
     )
 
 
-def class_accuracy(outputs: Checked, labels: Checked) -> ClassAccuracy:
+def class_accuracy(outputs: ArrayLike, labels: ArrayLike) -> ClassAccuracy:
     """Accuracy of the class with the largest output.
 
     Args:
@@ -187,7 +191,7 @@ def checked_classes(name: str, labels: np.ndarray) -> np.ndarray:
     return labels
 
 
-def one_hot(classes: Checked, names: Checked = None) -> OneHot:
+def one_hot(classes: Classes, names: Classes | None = None) -> OneHot:
     """One-hot labels of classes, for a network with one output per class; the largest output decides the class.
 
     >>> one_hot(["cat", "dog", "cat"]).labels.tolist()
@@ -206,13 +210,14 @@ def one_hot(classes: Checked, names: Checked = None) -> OneHot:
     Raises:
         ValueError: fewer than two classes, another shape or type, a missing class, a class that is not among `names`.
     """
-    if hasattr(classes, "iloc") and getattr(classes, "ndim", 1) == 2 and classes.shape[1] == 1:
-        classes = classes.iloc[:, 0]  # Converted to an array, a table's column would lose its categories.
-    categories = getattr(getattr(classes, "dtype", None), "categories", None)
-    codes = getattr(getattr(classes, "cat", classes), "codes", None)
+    given: Any = classes
+    if hasattr(given, "iloc") and getattr(given, "ndim", 1) == 2 and given.shape[1] == 1:
+        given = given.iloc[:, 0]  # Converted to an array, a table's column would lose its categories.
+    categories = getattr(getattr(given, "dtype", None), "categories", None)
+    codes = getattr(getattr(given, "cat", given), "codes", None)
     if names is None and categories is not None and codes is not None:
         return _from_codes(np.asarray(codes), [str(category) for category in categories])
-    plain = _plain_classes("classes", classes)
+    plain = _plain_classes("classes", given)
     known = sorted(set(plain)) if names is None else _plain_classes("names", names)
     if len(set(known)) != len(known) or len(known) < 2:
         raise BayesattnError(f"names must be of two or more classes, all different, got {shown(known)}")
@@ -235,6 +240,28 @@ def names_of_outputs(output_names: Checked, **labels: Checked) -> tuple[str, ...
                     " names of all classes"
                 )
     return checked
+
+
+def doubtful_labels(name: str, labels: np.ndarray) -> str:
+    """Text of a warning if labels (P,) are valid but likely classes rather than values of a function; otherwise empty.
+
+    Likely classes are two values without opposite signs, or 3 to 20 different whole numbers from 0 to 100 that do not
+    all occur just once.
+    """
+    values = np.unique(labels)
+    if len(values) == 2 and values[0] * values[1] >= 0:
+        return (
+            f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
+            " use -1 and +1"
+        )
+    few = 3 <= len(values) <= min(MOST_CLASSES, len(labels) - 1)
+    if not few or np.any((values < 0) | (values > LARGEST_CLASS_NUMBER) | (values != np.round(values))):
+        return ""
+    return (
+        f"{name} are {', '.join(f'{value:g}' for value in values[:3])}{', ..' if len(values) > 3 else ''} and are taken as"
+        f" values of a function; if they are class numbers, use bayesattn.one_hot(labels) and an architecture with outputs ="
+        f" {len(values)}"
+    )
 
 
 def _from_codes(codes: np.ndarray, categories: list[str]) -> OneHot:

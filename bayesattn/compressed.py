@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer, require_memory
 from bayesattn._util.errors import BayesattnError
@@ -52,7 +53,7 @@ class Compressed(OwnsArrays, Described):
         object.__setattr__(self, "triangle", owned(np.asarray(self.triangle)))
 
     @classmethod
-    def of(cls, path_inputs: Checked, labels: Checked) -> "Compressed":
+    def of(cls, path_inputs: np.ndarray, labels: ArrayLike) -> "Compressed":
         """Compressed form of examples in memory, with path inputs (P, Pi, N_0) and labels (P,) or (P, m)."""
         count, paths, features = path_inputs.shape
         columns = np.reshape(labels, (count, -1))
@@ -76,7 +77,7 @@ class Compressed(OwnsArrays, Described):
         return read_store(user_path("file", file))[0]
 
     @classmethod
-    def restored(cls, path_inputs: Checked, labels: Checked, residual: ResidualExamples) -> "Compressed":
+    def restored(cls, path_inputs: ArrayLike, labels: ArrayLike, residual: ResidualExamples) -> "Compressed":
         """Statistics with the given `path_inputs`, `labels` and `residual`."""
         count, paths, features = np.shape(path_inputs)
         outputs = 1 if np.ndim(labels) == 1 else np.shape(labels)[1]

@@ -13,6 +13,7 @@ from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, labels_array, owned, reals, require_memory
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
+from bayesattn._util.types import Batches
 from bayesattn.architecture import Architecture
 from bayesattn.classes import OneHot, names_of_outputs
 from bayesattn.compressed import Compressed
@@ -110,7 +111,7 @@ class Dataset(Examples):
 
     @classmethod
     def gather(
-        cls, batches: Checked, arch: Architecture, *, store: str | Path | None = None, **parts: Any
+        cls, batches: Batches, arch: Architecture, *, store: str | Path | None = None, **parts: Any
     ) -> "Dataset":
         """Read any number of training examples once, and keep at most Pi N_0 rows with the same posterior.
 

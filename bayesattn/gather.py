@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike
 from bayesattn._util.checks import Checked, finite_array, readable, require_kind, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
+from bayesattn._util.types import Batches, Examples
 from bayesattn.architecture import Architecture
+from bayesattn.classes import doubtful_labels
 from bayesattn.compressed import Compressed, read_store, triangle_of, write_store
 from bayesattn.kernels.path_inputs import checked_path_inputs
-from bayesattn.labels import doubtful_labels
 
 BLOCK_BYTES = 2**23
 """Bytes of examples added to R at a time; a block also has at least four times as many rows as R."""
@@ -29,9 +30,6 @@ STORE_SECONDS = 30.0
 """Seconds between two writes of a store."""
 PARTS_PER_SUM = 8
 """Number of parts that Dask adds at a time."""
-
-Pair = tuple[ArrayLike, ArrayLike]
-"""Path inputs and labels of some examples."""
 
 
 class Sliceable(Protocol):
@@ -56,24 +54,24 @@ class Rows(NamedTuple):
         return Compressed(triangle_of(self.rows), len(self.rows), *self.shape)
 
 
-def gather(batches: Checked, arch: Architecture, store: str | Path | None = None) -> Compressed:
+def gather(batches: Batches, arch: Architecture, store: str | Path | None = None) -> Compressed:
     """Compressed form of all examples, each read once; arguments and errors as for `bayesattn.Dataset.gather`."""
     require_kind("arch", arch, Architecture)
-    batches = _as_pair(batches)
-    if _of_dask(batches):
+    pairs = _as_pair(batches)
+    if _of_dask(pairs):
         if store is not None:
             raise BayesattnError("store must be None with Dask, which itself repeats the work of a lost worker")
-        gathered = _on_dask(batches, arch)
+        gathered = _on_dask(pairs, arch)
     elif store is None:
-        gathered = _of_pairs(batches, arch)
+        gathered = _of_pairs(pairs, arch)
     else:
-        gathered = _gather_with_store(user_path("store", store), batches, arch)
+        gathered = _gather_with_store(user_path("store", store), pairs, arch)
     if gathered is None:
         raise BayesattnError("batches must hold at least one example, got none")
     return gathered
 
 
-def _as_pair(batches: Checked) -> object:
+def _as_pair(batches: Checked) -> Any:
     """`batches` itself, or the pair of arrays in a mapping."""
     if not hasattr(batches, "keys"):
         return batches
@@ -85,7 +83,7 @@ def _as_pair(batches: Checked) -> object:
     return batches["path_inputs"], batches["labels"]
 
 
-def _pairs(batches: Checked) -> Iterator[tuple[str, Pair]]:
+def _pairs(batches: Checked) -> Iterator[tuple[str, Examples]]:
     """Small pairs of inputs and labels, each with its name for error messages."""
     if _is_pair(batches):
         yield from _parts("batches", batches)
@@ -109,7 +107,7 @@ def _is_pair(batches: Checked) -> bool:
         return False
 
 
-def _parts(name: str, batch: Checked) -> Iterator[tuple[str, Pair]]:
+def _parts(name: str, batch: Checked) -> Iterator[tuple[str, Examples]]:
     inputs, labels = map(_sliceable, batch)
     if len(inputs.shape) != 3:
         raise BayesattnError(f"path_inputs of {name} must have shape (examples, paths, features), got {inputs.shape}")
@@ -126,7 +124,7 @@ def _sliceable(part: Checked) -> Sliceable:
     return part if hasattr(part, "shape") and not hasattr(part, "iloc") else np.asarray(readable(part))
 
 
-def _checked(pairs: Iterable[tuple[str, Pair]], arch: Architecture) -> Iterator[Rows]:
+def _checked(pairs: Iterable[tuple[str, Examples]], arch: Architecture) -> Iterator[Rows]:
     """Checked rows of one pair after the other, all of one shape."""
     shape = None
     for name, pair in pairs:

@@ -6,13 +6,21 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import tomli_w
 
 from bayesattn._util.checks import require_memory, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn.models.arviz import dataset
-from bayesattn.models.draws import CHAIN_AXES, DATA_GROUPS, JOINED_KEY, Draws, numbers_of, opened, repeats
+from bayesattn.models.draws import (
+    CHAIN_AXES,
+    DATA_GROUPS,
+    JOINED_KEY,
+    Draws,
+    joined_description,
+    numbers_of,
+    opened,
+    repeats,
+)
 from bayesattn.models.stored_model import ATTRIBUTE, ModelRecord, close, described_in
 
 if TYPE_CHECKING:
@@ -64,12 +72,8 @@ def concat(draws: Sequence[Draws]) -> "xr.DataTree":
             ).assign_coords(chain=np.arange(sum(part.sizes["chain"] for part in parts)))
         groups[name] = data
     result = xarray.DataTree.from_dict(groups)
-    about = {key: value for key, value in described_in(first).items() if key not in RUN_ATTRIBUTES}
-    if "sampler" in about:
-        settings = tomllib.loads(about["sampler"]) | {"chains": groups["posterior"].sizes["chain"]}
-        settings.pop("seed", None)
-        about["sampler"] = tomli_w.dumps(settings)
-    about.pop(JOINED_KEY, None)
+    about = joined_description(described_in(first), chains=groups["posterior"].sizes["chain"])
+    about = {key: value for key, value in about.items() if key not in RUN_ATTRIBUTES}
     if all(source is not None for source in sources):
         about[JOINED_KEY] = [pair for source in sources for pair in source or ()]
     result.attrs = dict(first.attrs) | ({ATTRIBUTE: json.dumps(about)} if about else {})

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
-from bayesattn._util.checks import Checked
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
@@ -46,7 +46,7 @@ class PosteriorPrediction(Described):
     probabilities: Float[np.ndarray, "*label"] | None
     draws: Float[np.ndarray, "chain draw *label"] | None
 
-    def scores(self, labels: Checked) -> ClassScores | ClassAccuracy:
+    def scores(self, labels: ArrayLike) -> ClassScores | ClassAccuracy:
         """Scores of the probabilities on the labels of the same examples: accuracy, log score, calibration.
 
         With several outputs and the Gaussian likelihood, only the accuracy of the class with the largest mean is

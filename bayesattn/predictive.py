@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, one_of, positive_integer, require_memory, seed_number
 from bayesattn._util.errors import BayesattnError
@@ -66,9 +67,9 @@ Part = TypeVar("Part")
 @with_own_settings
 def predict(
     draws: Draws,
-    new_path_inputs: Checked,
+    new_path_inputs: ArrayLike,
     *,
-    mask: Checked = None,
+    mask: ArrayLike | None = None,
     keep_draws: bool = False,
     thin: int = 1,
     model: NetworkPosterior | None = None,

@@ -1,6 +1,5 @@
 """Kernels of attention paths, and the Gaussian process of the labels: one density, three ways to compute it."""
 
-from bayesattn.kernels.between import kernel
 from bayesattn.kernels.choice import FORMS, compressed, gaussian_process
 from bayesattn.kernels.conditionals import (
     Prediction,
@@ -12,7 +11,7 @@ from bayesattn.kernels.conditionals import (
 )
 from bayesattn.kernels.expansions import EnergyExpansion, expansion, expansion_in_factor
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
-from bayesattn.kernels.path_inputs import Factor, OrderParameter
+from bayesattn.kernels.path_inputs import Factor, OrderParameter, kernel
 
 __all__ = [
     "FORMS",

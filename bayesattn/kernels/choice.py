@@ -3,16 +3,16 @@
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
-from bayesattn._util.checks import Checked, one_of, positive
+from bayesattn._util.checks import one_of, positive
 from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
-from bayesattn.kernels.feature_space import InFeatureSpace, mixes_pairs
-from bayesattn.kernels.features import ByFeatures
+from bayesattn.kernels.feature_space import ByFeatures, InFeatureSpace, mixes_pairs
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples, smaller_by_features
 from bayesattn.kernels.pairs import ByPairs, pairs_of
-from bayesattn.kernels.path_inputs import Features, checked_labels, checked_path_inputs, scaled_features
+from bayesattn.kernels.path_inputs import Features, Number, checked_labels, checked_path_inputs, scaled_features
 
 PAIRS_BYTES = 2**30
 """Most memory for kernels of pairs of paths; above it, K is formed from features."""
@@ -24,10 +24,10 @@ LEAST_LABELS_TO_COMPRESS = 1500
 
 
 def gaussian_process(
-    path_inputs: Checked,
-    labels: Checked,
+    path_inputs: ArrayLike,
+    labels: ArrayLike,
     arch: Architecture,
-    temperature: Checked,
+    temperature: Number,
     *,
     form: str | None = None,
     residual: ResidualExamples | None = None,
@@ -46,15 +46,14 @@ def gaussian_process(
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, another form.
     """
-    path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
-    labels = checked_labels("labels", labels, len(path_inputs), arch)
-    temperature = positive("temperature", temperature)
+    inputs = checked_path_inputs("path_inputs", path_inputs, arch)
+    targets = checked_labels("labels", labels, len(inputs), arch)
     if form is not None and one_of("form", form, FORMS) == "pairs" and not _has_pairs(arch):
         raise BayesattnError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
-    scaled = scaled_features(path_inputs, arch.input_variance)
+    scaled = scaled_features(inputs, arch.input_variance)
     # The same type as in `at`, so that programs are compiled once for both.
-    labels, temperature = jnp.asarray(labels.reshape(len(labels), -1)), jnp.asarray(temperature, float)
-    return _in_form(form, scaled, labels, temperature, arch, residual)
+    at = jnp.asarray(positive("temperature", temperature), float)
+    return _in_form(form, scaled, jnp.asarray(targets.reshape(len(targets), -1)), at, arch, residual)
 
 
 def compressed(process: GaussianProcess, arch: Architecture) -> GaussianProcess:
@@ -95,7 +94,7 @@ def _in_form(
     form: str | None,
     features: Features,
     labels: Float[Array, "example output"],
-    temperature: Checked,
+    temperature: Number,
     arch: Architecture,
     residual: ResidualExamples | None,
 ) -> GaussianProcess:

@@ -1,4 +1,4 @@
-"""Gaussian process in feature space, by A^T A + T I if it is smaller than K + T I = A A^T + T I (THEORY section 8)."""
+"""Gaussian process by A = X F, path inputs times a factor of U: K = A A^T, or A^T A if it is smaller (THEORY section 8)."""
 
 from dataclasses import dataclass, field
 
@@ -6,12 +6,35 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bayesattn.kernels.energies import cholesky, gram, inverse, log_det
-from bayesattn.kernels.features import ByFeatures
-from bayesattn.kernels.gaussian_process import smaller_by_features
-from bayesattn.kernels.path_inputs import Factor, Features, Number, outputs_of
+from bayesattn.kernels.energies import cholesky, energy_and_slope, gram, inverse, kernel_energy, log_det
+from bayesattn.kernels.gaussian_process import GaussianProcess, smaller_by_features
+from bayesattn.kernels.path_inputs import Factor, Features, Number, OrderParameter, outputs_of
 
 Products = Float[Array, "feature path feature path"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class ByFeatures(GaussianProcess):
+    """K(U) formed from features at each U, for any number of paths and outputs."""
+
+    def kernel(self, factor: Factor) -> Float[Array, "label label"]:
+        """K(F F^T)."""
+        return gram(self.mixed(factor))
+
+    def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "label label"]:
+        """K(U) for any symmetric U; if U is nearly singular, a factor keeps more digits."""
+        moved, examples = self.mixed(order_parameter), len(self.labels)
+        # Columns are (feature, path, output) triples; those of each output multiply the features of all examples.
+        by_output = jnp.swapaxes(moved.reshape(len(moved), -1, self.outputs), 1, 2).reshape(-1, self.flat.shape[1])
+        across = (by_output @ self.flat.T).reshape(len(moved), self.outputs, examples)
+        return jnp.swapaxes(across, 1, 2).reshape(len(moved), -1)
+
+    def _energy(self, factor: Factor) -> Float[Array, ""]:
+        return gram_energy(self.mixed(factor), self.flat_labels, self.temperature)
+
+    def _energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
+        return kernel_energy(self.kernel_of(order_parameter), self.flat_labels, self.temperature)
 
 
 @jax.tree_util.register_dataclass
@@ -37,6 +60,21 @@ class InFeatureSpace(ByFeatures):
         if self.products is None:
             return super()._latent_gram(factor)
         return gram_by_products(factor, self.products, self.outputs)
+
+
+@jax.custom_jvp
+def gram_energy(mixed: Float[Array, "label column"], labels: Float[Array, " label"], temperature: Number):
+    """Energy if K is the Gram matrix of `mixed`."""
+    return energy_and_slope(gram(mixed), labels, temperature)[0]
+
+
+@gram_energy.defjvp
+def _gram_energy_jvp(primals, tangents):
+    mixed, labels, temperature = primals
+    mixed_dot, labels_dot, temperature_dot = tangents
+    energy, slope, solution = energy_and_slope(gram(mixed), labels, temperature)
+    change = 2 * jnp.vdot(slope @ mixed, mixed_dot)
+    return energy, change + 2 * solution @ labels_dot + jnp.trace(slope) * temperature_dot
 
 
 @jax.custom_jvp

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from bayesattn._util.checks import Checked, positive, shown
+from bayesattn._util.checks import positive, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.likelihoods.categorical import Categorical
@@ -75,7 +75,7 @@ def require_usable(likelihood: Likelihood, labels: np.ndarray) -> None:
         )
 
 
-def likelihood_from(likelihood: Checked, temperature: Checked) -> Likelihood:
+def likelihood_from(likelihood: Likelihood | None, temperature: float | None) -> Likelihood:
     """The given likelihood, or the Gaussian one at the given temperature."""
     if likelihood is None:
         return Gaussian(positive("temperature", temperature))
@@ -91,7 +91,7 @@ def likelihood_from(likelihood: Checked, temperature: Checked) -> Likelihood:
     return likelihood
 
 
-def at_temperature(likelihood: Likelihood, temperature: Checked) -> Likelihood:
+def at_temperature(likelihood: Likelihood, temperature: float) -> Likelihood:
     """The same likelihood at another temperature; raises ValueError for one that has none."""
     if not hasattr(likelihood, "temperature"):
         raise BayesattnError(

@@ -1,7 +1,6 @@
 """ArviZ groups: the data of a posterior as variables with named axes, and draws as a tree."""
 
 import warnings
-from functools import singledispatch
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,9 +8,7 @@ import numpy as np
 from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.models.attention_model import AttentionModel
-from bayesattn.models.latent import LatentModel
-from bayesattn.models.model import Model
-from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -23,28 +20,18 @@ Groups = dict[str, dict[str, np.ndarray]]
 """Group -> variable -> array."""
 
 
-@singledispatch
 def axes(model: Posterior) -> dict[str, list[str]]:
-    """Names of the axes of each variable, except chain and draw."""
-    raise TypeError(f"no axes are registered for a {type(model).__name__}")
-
-
-@singledispatch
-def data_groups(model: Posterior, tokens: bool = False) -> Groups:
-    """Groups observed_data and constant_data; the latter includes tokens and their attention if `tokens`."""
-    raise TypeError(f"no groups are registered for a {type(model).__name__}")
-
-
-@singledispatch
-def axis_names(model: Posterior) -> dict[str, list[str]]:
-    """Coordinate names along axes, by axis; none by default."""
-    return {}
-
-
-def _axes_of_network(model: NetworkPosterior) -> dict[str, list[str]]:
-    """Axes of the variables that all networks have; with several outputs, "path" of U indexes paths and outputs."""
+    """Names of the axes of each variable, except chain and draw; with several outputs, "path" of U is (path, output)."""
+    if not is_network(model):
+        return {
+            "latent": ["value_feature", "feature"],
+            "prediction": ["query", "value_feature"],
+            "values": ["token", "value_feature"],
+            "features": ["token", "feature"],
+            "query_features": ["query", "feature"],
+        }
     output = ["output"] * len(model.architecture.output_axes)
-    return {
+    common = {
         "order_parameter": ["path", "other_path"],
         "prediction": ["test_example", *output],
         "readout": ["path", "feature"],
@@ -53,80 +40,51 @@ def _axes_of_network(model: NetworkPosterior) -> dict[str, list[str]]:
         "bartlett": ["coordinate"],
         **model.architecture.weight_dims(),
     }
-
-
-@axes.register
-def _(model: Model) -> dict[str, list[str]]:
+    layers = range(1, model.architecture.depth + 1)
+    if isinstance(model, AttentionModel):
+        key_axis = "width_{}" if model.attention_on == "hidden" else "feature"
+        return common | {
+            "inputs": ["example", "token", "feature"],
+            "mask": ["example", "token"],
+            "test_inputs": ["test_example", "test_token", "feature"],
+            "test_mask": ["test_example", "test_token"],
+            "watched": ["sequence"],
+            **{
+                f"{kind}_{layer}": [f"head_{layer}", "key_feature", key_axis.format(layer)]
+                for layer in layers
+                for kind in ("queries", "keys")
+            },
+            **{f"attention_{layer}": ["sequence", f"head_{layer}", "query", "key"] for layer in layers},
+        }
     # With several outputs, path inputs have an axis of paths of their own.
-    path = "path_of_inputs" if model.architecture.output_axes else "path"
-    return _axes_of_network(model) | {
+    path = "path_of_inputs" if output else "path"
+    return common | {
         "path_inputs": ["example", path, "feature"],
         "test_path_inputs": ["test_example", path, "feature"],
         "token_inputs": ["example", "token", "feature"],
         "token_mask": ["example", "token"],
-        **{
-            f"token_matrices_{layer + 1}": ["example", f"head_{layer + 1}", "query", "key"]
-            for layer in range(model.architecture.depth)
-        },
+        **{f"token_matrices_{layer}": ["example", f"head_{layer}", "query", "key"] for layer in layers},
     }
 
 
-@axes.register
-def _(model: AttentionModel) -> dict[str, list[str]]:
-    layers = range(1, model.architecture.depth + 1)
-    hidden = model.attention_on == "hidden"
-    return _axes_of_network(model) | {
-        "inputs": ["example", "token", "feature"],
-        "mask": ["example", "token"],
-        "test_inputs": ["test_example", "test_token", "feature"],
-        "test_mask": ["test_example", "test_token"],
-        "watched": ["sequence"],
-        **{
-            f"{kind}_{layer}": [f"head_{layer}", "key_feature", f"width_{layer}" if hidden else "feature"]
-            for layer in layers
-            for kind in ("queries", "keys")
-        },
-        **{f"attention_{layer}": ["sequence", f"head_{layer}", "query", "key"] for layer in layers},
-    }
-
-
-@axis_names.register
-def _(model: NetworkPosterior) -> dict[str, list[str]]:
-    names = getattr(model, "output_names", None) if model.architecture.output_axes else None
+def axis_names(model: Posterior) -> dict[str, list[str]]:
+    """Coordinate names along axes, by axis: those of the rows of U and of several outputs."""
+    if not is_network(model):
+        return {}
+    names = model.output_names if model.architecture.output_axes else None
     return {"path": model.row_names, "other_path": model.row_names} | ({"output": [*names]} if names else {})
 
 
-@data_groups.register
-def _(model: NetworkPosterior, tokens: bool = False) -> Groups:
-    names = [name for name in (*type(model).data_names, "temperature", "test_labels") if name != "labels"]
-    constant = {"fingerprint": fingerprint(model)} | {name: getattr(model, name) for name in names}
-    own_tokens = getattr(model, "tokens", None)
-    if tokens and own_tokens is not None:
-        constant |= {"token_inputs": own_tokens.inputs, "token_mask": own_tokens.mask}
-        constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(own_tokens.matrices)}
+def data_groups(model: Posterior, tokens: bool = False) -> Groups:
+    """Groups observed_data and constant_data; the latter includes tokens and their attention if `tokens`."""
+    observed, *names = type(model).data_names
+    names += ["temperature", "test_labels", "noise", "prior"]
+    constant = {"fingerprint": fingerprint(model)} | {name: getattr(model, name, None) for name in names}
+    if tokens and (own := getattr(model, "tokens", None)) is not None:
+        constant |= {"token_inputs": own.inputs, "token_mask": own.mask}
+        constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(own.matrices)}
     return {
-        "observed_data": {"labels": np.asarray(model.labels)},
-        "constant_data": {name: np.asarray(value) for name, value in constant.items() if value is not None},
-    }
-
-
-@axes.register
-def _(model: LatentModel) -> dict[str, list[str]]:
-    return {
-        "latent": ["value_feature", "feature"],
-        "prediction": ["query", "value_feature"],
-        "values": ["token", "value_feature"],
-        "features": ["token", "feature"],
-        "query_features": ["query", "feature"],
-    }
-
-
-@data_groups.register
-def _(model: LatentModel, tokens: bool = False) -> Groups:
-    names = ("features", "query_features", "noise", "prior")
-    constant = {"fingerprint": fingerprint(model)} | {name: getattr(model, name) for name in names}
-    return {
-        "observed_data": {"values": model.values},
+        "observed_data": {observed: np.asarray(getattr(model, observed))},
         "constant_data": {name: np.asarray(value) for name, value in constant.items() if value is not None},
     }
 

@@ -11,6 +11,7 @@ from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked, entries, not_negative, one_of, owned, positive_integer, truth
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
+from bayesattn._util.types import LayersOfHeads
 from bayesattn.dataset import SequenceDataset
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior, listed, of_dataset
@@ -147,7 +148,7 @@ class AttentionModel(NetworkPosterior):
             settings |= {"values": self.values, "values_strength": self.values_strength}
         return super().table() | {"attention": settings}
 
-    def checked_heads(self, queries_and_keys: Checked) -> tuple[Any, ...]:
+    def checked_heads(self, queries_and_keys: LayersOfHeads) -> tuple[Any, ...]:
         """Queries and keys, or bilinear heads, of each layer as arrays; raises ValueError as `given` does."""
         self.require_linear("a model with fixed attention")
         heads, arch = fixed_attention.checked_heads(queries_and_keys, self.features), self.architecture
@@ -156,7 +157,7 @@ class AttentionModel(NetworkPosterior):
             raise BayesattnError(f"queries_and_keys must have {arch.heads} heads per layer, got {counts}")
         return heads
 
-    def given(self, queries_and_keys: Checked) -> Model:
+    def given(self, queries_and_keys: LayersOfHeads) -> Model:
         """Model with fixed queries and keys: posterior of values, input projection and readout, which has a theory.
 
         Args:

@@ -4,10 +4,11 @@ Given U and labels with the Gaussian likelihood, outputs at any inputs are Gauss
 section 5). With other likelihoods draws contain a readout of path inputs, and outputs are linear in the readout.
 """
 
+import abc
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import singledispatch
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,51 +34,49 @@ Draw = Mapping[str, Array]
 """Variables of one draw, by name."""
 
 
-class Conditional(Protocol):
+class Conditional(eqx.Module):
     """Conditional distribution of outputs and labels given a draw."""
 
     @property
+    @abc.abstractmethod
     def variables(self) -> tuple[str, ...]:
         """Variables of a draw that are used."""
-        ...
 
-    def outputs(
-        self, draw: Draw, inputs: Any, /, key: Key[Array, ""] | None
-    ) -> tuple[Outputs, Outputs, Outputs | None]:
-        """Mean and variance of f at path inputs, and a draw of f if there is a key."""
-        ...
+    @abc.abstractmethod
+    def outputs(self, draw: Draw, inputs: Any, key: Key[Array, ""] | None) -> tuple[Outputs, Outputs, Outputs | None]:
+        """Mean and variance of f at inputs, and a draw of f if there is a key."""
 
-    def entries(self, inputs: Any, /) -> int:
+    @abc.abstractmethod
+    def entries(self, inputs: Any) -> int:
         """Number of entries that each input adds to the largest array of `outputs`."""
-        ...
 
+    @abc.abstractmethod
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log density of all labels together."""
-        ...
 
+    @abc.abstractmethod
     def own_outputs(self, draw: Draw) -> Outputs | None:
         """Outputs f on the training examples of a draw, None if they are integrated out."""
-        ...
 
-    def leave_one_out(self, draw: Draw, others: Outputs | None) -> Float[Array, " example"]:
+    @abc.abstractmethod
+    def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
         """Log density of each label given the other labels; `others` are `own_outputs` of some draws."""
-        ...
 
+    @abc.abstractmethod
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """New draw of the labels on the training inputs."""
-        ...
 
+    @abc.abstractmethod
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
         """Class probabilities from moments of f of all draws, shape (chain, draw, ..); None without classes."""
-        ...
 
+    @abc.abstractmethod
     def with_labels(self, labels: Labels) -> "Conditional":
         """Same conditional with other labels."""
-        ...
 
     def compressed(self, arch: Architecture) -> "Conditional":
         """Same conditional from fewer examples with the same likelihood, if there are many and few suffice."""
-        ...
+        return self
 
 
 @singledispatch
@@ -119,7 +118,7 @@ def has_two_classes(labels: np.ndarray) -> bool:
     return labels.ndim == 1 and np.array_equal(np.abs(labels), np.ones_like(labels))
 
 
-class GivenOrderParameter(eqx.Module):
+class GivenOrderParameter(Conditional):
     """Outputs and labels given U, for the Gaussian likelihood.
 
     Args:
@@ -142,10 +141,10 @@ class GivenOrderParameter(eqx.Module):
         return ("order_parameter",)
 
     def outputs(
-        self, draw: Draw, path_inputs: PathInputs, key: Key[Array, ""] | None
+        self, draw: Draw, inputs: PathInputs, key: Key[Array, ""] | None
     ) -> tuple[Outputs, Outputs, Outputs | None]:
         """Mean and variance of f at path inputs, and a draw of f if there is a key."""
-        features = scaled_features(path_inputs, self.input_variance)
+        features = scaled_features(inputs, self.input_variance)
         factor = self._factor(draw)
         moments = moments_at_factor(self.kernels, factor, features)
         if key is None:
@@ -163,9 +162,9 @@ class GivenOrderParameter(eqx.Module):
         projection = self.kernels.sample_projection(key, factor, prior[-self.columns :])
         return self.kernels.by_example(outputs_of(features, factor @ projection, self.kernels.outputs))
 
-    def entries(self, path_inputs: PathInputs) -> int:
+    def entries(self, inputs: PathInputs) -> int:
         """Number of entries that each input adds: its path inputs, or its kernels with the labels."""
-        return max(self.kernels.labels.size, path_inputs.size // len(path_inputs))
+        return max(self.kernels.labels.size, inputs.size // len(inputs))
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log likelihood log p(Y | U)."""
@@ -201,19 +200,54 @@ class GivenOrderParameter(eqx.Module):
         return replace(self, kernels=self.kernels.with_labels(labels))
 
 
-class GivenReadout(eqx.Module):
+class GivenFunction(Conditional):
+    """Outputs and labels given draws that determine f."""
+
+    @property
+    @abc.abstractmethod
+    def training(self) -> tuple[Any, Labels, Likelihood]:
+        """Training inputs, labels, and likelihood of the labels given f."""
+
+    @abc.abstractmethod
+    def function(self, draw: Draw, inputs: Any) -> Outputs:
+        """Outputs f at inputs."""
+
+    def outputs(self, draw: Draw, inputs: Any, key: Key[Array, ""] | None) -> tuple[Outputs, Outputs, Outputs | None]:
+        """Outputs f at inputs as mean, zero variance, and f again if there is a key."""
+        outputs = self.function(draw, inputs)
+        return outputs, jnp.zeros_like(outputs), None if key is None else outputs
+
+    def own_outputs(self, draw: Draw) -> Outputs:
+        """Outputs f on the training examples."""
+        return self.function(draw, self.training[0])
+
+    def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
+        """Log likelihood log p(Y | f)."""
+        _, labels, likelihood = self.training
+        return jnp.sum(likelihood.log_prob(self.own_outputs(draw), labels))
+
+    def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
+        """New draw of the labels on the training inputs."""
+        return self.training[-1].sample(key, self.own_outputs(draw))
+
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
+        """Class probabilities averaged over draws of f; None if the likelihood has no classes."""
+        return class_probabilities(self.training[-1], mean)
+
+
+class GivenReadout(GivenFunction):
     """Outputs and labels given a readout of path inputs, for any likelihood.
 
     Args:
         kernels: kernels K(U), for leave-one-out.
         likelihood: likelihood of the labels given the outputs.
-        path_inputs: xi of the training examples.
+        inputs: xi of the training examples.
         labels: Y.
     """
 
     kernels: GaussianProcess
     likelihood: Likelihood
-    path_inputs: PathInputs
+    inputs: PathInputs
     labels: Labels
 
     @property
@@ -221,43 +255,25 @@ class GivenReadout(eqx.Module):
         """Variables of a draw that are used."""
         return ("order_parameter", "readout")
 
-    def outputs(
-        self, draw: Draw, path_inputs: PathInputs, key: Key[Array, ""] | None = None
-    ) -> tuple[Outputs, Outputs, Outputs | None]:
-        """Outputs f at path inputs as mean, zero variance, and f again if there is a key."""
-        features = jnp.swapaxes(path_inputs, 1, 2)
-        outputs = self.kernels.by_example(outputs_of(features, draw["readout"], self.kernels.outputs))
-        return outputs, jnp.zeros_like(outputs), None if key is None else outputs
+    @property
+    def training(self) -> tuple[PathInputs, Labels, Likelihood]:
+        """Path inputs, labels and likelihood."""
+        return self.inputs, self.labels, self.likelihood
 
-    def entries(self, path_inputs: PathInputs) -> int:
+    def function(self, draw: Draw, inputs: PathInputs) -> Outputs:
+        """Outputs f at path inputs."""
+        outputs = outputs_of(jnp.swapaxes(inputs, 1, 2), draw["readout"], self.kernels.outputs)
+        return self.kernels.by_example(outputs)
+
+    def entries(self, inputs: PathInputs) -> int:
         """Number of entries that each input adds: its path inputs."""
-        return path_inputs.size // len(path_inputs)
-
-    def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
-        """Log likelihood log p(Y | f)."""
-        return jnp.sum(self.likelihood.log_prob(self.own_outputs(draw), self.labels))
-
-    def own_outputs(self, draw: Draw) -> Outputs:
-        """Outputs f on the training examples."""
-        return self.outputs(draw, self.path_inputs)[0]
+        return inputs.size // len(inputs)
 
     def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
         """Log density log p(Y_i | f of all other examples, U) of each example, NaN where it cannot be integrated."""
         outputs = self.own_outputs(draw)
         others = outputs[None] if others is None else others
         return leave_one_out(self.kernels, self.likelihood, draw["order_parameter"], outputs, self.labels, others)
-
-    def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
-        """New draw of the labels on the training inputs."""
-        return self.likelihood.sample(key, self.outputs(draw, self.path_inputs)[0])
-
-    def compressed(self, arch: Architecture) -> "GivenReadout":
-        """The conditional itself: its outputs need no matrix of the size of the labels."""
-        return self
-
-    def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
-        """Class probabilities averaged over draws of f; None if the likelihood has no classes."""
-        return class_probabilities(self.likelihood, mean)
 
     def with_labels(self, labels: Labels) -> "GivenReadout":
         """Same conditional with other labels."""

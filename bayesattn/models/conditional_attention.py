@@ -14,16 +14,15 @@ from jaxtyping import Array, Float, Key
 from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked
 from bayesattn._util.random import first_key
-from bayesattn.architecture import Architecture
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.conditional import (
     Conditional,
     Draw,
+    GivenFunction,
     GivenOrderParameter,
     GivenReadout,
-    class_probabilities,
     conditional_of,
     has_two_classes,
     new_inputs,
@@ -40,7 +39,7 @@ def new_sequences(model: AttentionModel, value: Checked, mask: Checked) -> Seque
     return Sequences.of(inputs, model.readout, model.causal, mask)
 
 
-class GivenAttention(eqx.Module):
+class GivenAttention(Conditional):
     """Outputs and labels given queries, keys and U, or the readout instead of U if the likelihood is not Gaussian.
 
     Args:
@@ -63,18 +62,18 @@ class GivenAttention(eqx.Module):
         if isinstance(self.given, GivenOrderParameter):
             return replace(self.given, kernels=collapsed.kernels)
         path_inputs = self.posterior.sequences.path_inputs(heads_of(draw), self.posterior.skips)
-        return replace(self.given, kernels=collapsed.kernels, path_inputs=path_inputs)
+        return replace(self.given, kernels=collapsed.kernels, inputs=path_inputs)
 
     def outputs(
-        self, draw: Draw, sequences: Sequences, key: Key[Array, ""] | None
+        self, draw: Draw, inputs: Sequences, key: Key[Array, ""] | None
     ) -> tuple[Outputs, Outputs, Outputs | None]:
         """Mean and variance of f at sequences, and a draw of f if there is a key."""
-        return self._at(draw).outputs(draw, sequences.path_inputs(heads_of(draw), self.posterior.skips), key)
+        return self._at(draw).outputs(draw, inputs.path_inputs(heads_of(draw), self.posterior.skips), key)
 
-    def entries(self, sequences: Sequences) -> int:
+    def entries(self, inputs: Sequences) -> int:
         """Number of entries that each sequence adds: attention, path inputs, or its kernels with the labels."""
         _, features, paths = self.posterior.given_uniform.kernels.features.shape
-        tokens, heads = sequences.inputs.shape[1], max(shape[0] for shape in self.posterior.prior.shapes)
+        tokens, heads = inputs.inputs.shape[1], max(shape[0] for shape in self.posterior.prior.shapes)
         return max(heads * tokens**2, paths * features, self.posterior.given_uniform.kernels.labels.size)
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
@@ -101,72 +100,51 @@ class GivenAttention(eqx.Module):
         """Same conditional with other labels."""
         return GivenAttention(self.posterior.with_labels(labels), self.given.with_labels(labels))
 
-    def compressed(self, arch: Architecture) -> "GivenAttention":
-        """The conditional itself: path inputs differ from draw to draw."""
-        return self
 
-
-class GivenWeights(eqx.Module):
+class GivenWeights(GivenFunction):
     """Outputs and labels given all weights, for networks whose outputs U does not determine.
 
     Args:
         posterior: posterior of the weights.
-        variables: names of the weights, queries and keys, the variables of a draw that are used.
+        names: names of the weights, queries and keys.
         classes: whether all labels are +1 or -1, so that f above 0 is a class, with the Gaussian likelihood.
     """
 
     posterior: Blocks
-    variables: tuple[str, ...] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
     classes: bool = eqx.field(static=True)
 
     @property
-    def _likelihood(self) -> Likelihood:
-        return self.posterior.given_uniform.likelihood
+    def variables(self) -> tuple[str, ...]:
+        """Variables of a draw that are used."""
+        return self.names
 
-    def _function(self, draw: Draw, sequences: Sequences) -> Outputs:
-        return self.posterior.given_heads(heads_of(draw)).network(others(dict(draw)), sequences)[0]
+    @property
+    def training(self) -> tuple[Sequences, Labels, Likelihood]:
+        """Sequences, labels and likelihood."""
+        return self.posterior.sequences, self.posterior.labels, self.posterior.given_uniform.likelihood
 
-    def outputs(
-        self, draw: Draw, sequences: Sequences, key: Key[Array, ""] | None
-    ) -> tuple[Outputs, Outputs, Outputs | None]:
-        """Outputs f at sequences as mean, zero variance, and f again if there is a key."""
-        outputs = self._function(draw, sequences)
-        return outputs, jnp.zeros_like(outputs), None if key is None else outputs
+    def function(self, draw: Draw, inputs: Sequences) -> Outputs:
+        """Outputs f at sequences."""
+        return self.posterior.given_heads(heads_of(draw)).network(others(dict(draw)), inputs)[0]
 
-    def entries(self, sequences: Sequences) -> int:
+    def entries(self, inputs: Sequences) -> int:
         """Number of entries that each sequence adds: attention and values of the heads of a layer."""
-        given, tokens = self.posterior.given_uniform, sequences.inputs.shape[1]
+        given, tokens = self.posterior.given_uniform, inputs.inputs.shape[1]
         return max(given.heads) * tokens * max(tokens, *given.widths)
-
-    def own_outputs(self, draw: Draw) -> Outputs:
-        """Outputs f on the training examples."""
-        return self._function(draw, self.posterior.sequences)
 
     def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
         """Log density of each label, which given the weights does not depend on the other labels."""
-        return self._likelihood.log_prob(self.own_outputs(draw), self.posterior.labels)
-
-    def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
-        """Log density of all labels together."""
-        return self.leave_one_out(draw).sum()
-
-    def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
-        """New draw of the labels on the training inputs."""
-        return self._likelihood.sample(key, self._function(draw, self.posterior.sequences))
+        _, labels, likelihood = self.training
+        return likelihood.log_prob(self.own_outputs(draw), labels)
 
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
         """Class probabilities averaged over draws; None without classes."""
-        if self.classes:
-            return ((np.sign(mean) + 1) / 2).mean((0, 1))
-        return class_probabilities(self._likelihood, mean)
+        return ((np.sign(mean) + 1) / 2).mean((0, 1)) if self.classes else super().probabilities(mean, variance)
 
     def with_labels(self, labels: Labels) -> "GivenWeights":
         """Same conditional with other labels."""
         return replace(self, posterior=self.posterior.with_labels(labels))
-
-    def compressed(self, arch: Architecture) -> "GivenWeights":
-        """The conditional itself: nothing of it grows with the square of the number of examples."""
-        return self
 
 
 @conditional_of.register(AttentionModel)

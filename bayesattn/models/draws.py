@@ -3,7 +3,7 @@
 import json
 import sys
 import tomllib
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import singledispatch
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown, warn_of_swapped_axes
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.openers import OPENERS
+from bayesattn._util.plain import PlainDict
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior, is_network
@@ -70,7 +71,7 @@ def opened(draws: Draws) -> "xr.DataTree":
     return _opened(draws)[0]
 
 
-def opened_of(draws: Draws, model: Checked) -> "xr.DataTree":
+def opened_of(draws: Draws, model: object) -> "xr.DataTree":
     """Draws of a model, by `opened`; raises ValueError, which names the difference, if they are of another model."""
     tree = opened(draws)
     require_model(tree, model)
@@ -152,7 +153,8 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
     for name, data in changed.items():
         result[name] = xarray.DataTree(data)
     if joined:
-        result.attrs = _without_seed(tree)
+        about = joined_description(described_in(tree))
+        result.attrs = {**tree.attrs, **({ATTRIBUTE: json.dumps(about)} if about else {})}
     return result
 
 
@@ -171,14 +173,13 @@ def require_finite(what: str, values: "xr.DataArray") -> None:
         )
 
 
-def _without_seed(tree: "xr.DataTree") -> dict[Hashable, object]:
-    """Attributes of joined trees: those of the first tree without its seed, which does not apply to all chains."""
-    about = described_in(tree)
-    about.pop(JOINED_KEY, None)
+def joined_description(about: PlainDict, **settings: object) -> PlainDict:
+    """Description of joined draws, from that of the first: without its seed, which does not apply to all chains."""
+    about = {key: value for key, value in about.items() if key != JOINED_KEY}
     if isinstance(about.get("sampler"), str):
-        settings = {name: value for name, value in tomllib.loads(about["sampler"]).items() if name != "seed"}
-        about["sampler"] = tomli_w.dumps(settings)
-    return {**tree.attrs, **({ATTRIBUTE: json.dumps(about)} if about else {})}
+        sampler = tomllib.loads(about["sampler"]) | settings
+        about["sampler"] = tomli_w.dumps({name: value for name, value in sampler.items() if name != "seed"})
+    return about
 
 
 def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":

@@ -22,9 +22,8 @@ from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models.arviz import axes, axis_names, data_groups, dataset, tree_of
-from bayesattn.models.density import LogDensity, Sites
 from bayesattn.models.parameterisation import Parameterisation
-from bayesattn.models.posterior import Posterior, parameterisation_of
+from bayesattn.models.posterior import LogDensity, Posterior, Sites, parameterisation_of
 from bayesattn.models.stored_model import ATTRIBUTE, described
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ Likelihoods much narrower than the prior of the outputs tie the latents to U. Th
 pseudo-labels, Gaussian labels as informative as the likelihood (the surrogate data of Murray and Adams).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,7 +20,6 @@ from jaxtyping import Array, Float, Key
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import Factor, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
-from bayesattn.models import quadrature
 from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.whitening import Whitening
 
@@ -41,6 +41,11 @@ BATCH = 256
 NARROW = 30.0
 """Median of the prior variance of an output times the precision of its pseudo-label above which these whiten latents."""
 
+GRID_STEPS = np.geomspace(1e-7, 40.0, 64)
+"""Distances of the ends of intervals from each known value of an output, in units of the spread of its prior."""
+
+Integrand = Callable[[Float[Array, ""]], Array]
+Known = Float[Array, " value"]
 Latents = Float[Array, " latent"]
 
 
@@ -221,7 +226,7 @@ def _pseudo_labels(
             return log_prob_of_example(likelihood, moved, label) - scaled**2 / 2
 
         known = jnp.stack([outputs[output], labels[example, output]]) / spread[example, output]
-        mean, variance = quadrature.mean_and_variance(log_density, known)
+        mean, variance = mean_and_variance_on_grid(log_density, known)
         pseudo = jnp.stack([jnp.maximum(1 / variance - 1, 0), mean / variance])
         return jnp.where(jnp.isfinite(pseudo).all(), pseudo, 0.0)
 
@@ -230,3 +235,25 @@ def _pseudo_labels(
     share, pull = jax.lax.map(of_output, (every[0].ravel(), every[1].ravel()), batch_size=BATCH).T
     unit = jnp.where(spread > 0, spread, 1.0).ravel()  # Of outputs that are always zero, pseudo-labels say nothing.
     return PseudoLabels(share / unit**2, pull / unit), share
+
+
+def log_integral_on_grid(log_integrand: Integrand, known: Known) -> Float[Array, ""]:
+    """Log integral of a function by the midpoint rule on a grid that is geometric about 0 and each known value."""
+    values, ends = _on_grid(log_integrand, known)
+    return jax.scipy.special.logsumexp(values, b=jnp.diff(ends))
+
+
+def mean_and_variance_on_grid(log_integrand: Integrand, known: Known) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Moments of the distribution with this unnormalised density, on the same grid."""
+    values, ends = _on_grid(log_integrand, known)
+    masses, middles = jax.nn.softmax(values + jnp.log(jnp.diff(ends))), (ends[1:] + ends[:-1]) / 2
+    mean = masses @ middles
+    return mean, masses @ (middles - mean) ** 2
+
+
+def _on_grid(log_integrand: Integrand, known: Known) -> tuple[Float[Array, " interval"], Float[Array, " end"]]:
+    """Values in the middle of intervals (-inf where NaN), and the ends of these."""
+    around = np.concatenate([-GRID_STEPS[::-1], [0.0], GRID_STEPS])
+    ends = jnp.sort((jnp.append(known, 0.0)[:, None] + around).ravel())
+    values = jax.vmap(log_integrand)((ends[1:] + ends[:-1]) / 2)
+    return jnp.where(jnp.isnan(values), -jnp.inf, values), ends

@@ -20,8 +20,7 @@ from scipy import special, stats
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import OrderParameter
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
-from bayesattn.models import quadrature
-from bayesattn.models.latent_outputs import jitter_of, log_prob_of_example
+from bayesattn.models.latent_outputs import jitter_of, log_integral_on_grid, log_prob_of_example
 from bayesattn.theory.minimise import Local, minimum
 
 NODES = 512
@@ -125,7 +124,7 @@ def log_integral(
     """
     size, known = len(start), jnp.concatenate([start[None], known])
     if size == 1:
-        return quadrature.log_integral(lambda z: log_integrand(z[None]), known[:, 0])
+        return log_integral_on_grid(lambda z: log_integrand(z[None]), known[:, 0])
 
     def value(point):
         return -log_integrand(point)

@@ -19,13 +19,14 @@ from bayesattn.dataset import Dataset
 from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import require_paths
-from bayesattn.labels import doubtful_size
 from bayesattn.likelihoods import require_gaussian
 from bayesattn.models.network_posterior import NetworkPosterior, of_dataset
 from bayesattn.models.tokens import TokenDataset, Tokens
 
 KERNEL_ATTRIBUTES = ("_process_of_inputs", "_origin")
 """Attributes that lead to the kernels. Pickles and copies omit them: kernels can be 1000 times larger than the data."""
+UNEXPECTED_RATIO = 100
+"""Ratio of the labels' size to the size that the prior expects, or its inverse, above which there is a warning."""
 MAKING_KERNELS = threading.RLock()
 """Threads that ask for the kernels of one model wait for the first; since Python 3.12 cached properties have no lock."""
 
@@ -99,8 +100,13 @@ class Model(NetworkPosterior):
         square = np.mean(np.square(self.labels))
         if compressed is not None:
             square = compressed.square / (compressed.examples * arch.outputs)
-        doubt = doubtful_size(float(np.sqrt(square)), float(np.sqrt(expected)), self.temperature)
-        return [*doubts, doubt] if doubt else doubts
+        size = np.sqrt(square)
+        larger = size / np.sqrt(expected + self.temperature)
+        smaller = np.sqrt(expected) / size if size > 0 else 0
+        if expected > 0 and max(larger, smaller) > UNEXPECTED_RATIO:
+            than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
+            doubts += [f"labels are {than} than the prior expects; rescale them, or change the variances"]
+        return doubts
 
     @property
     def identifying_arrays(self) -> list[np.ndarray]:

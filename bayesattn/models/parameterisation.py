@@ -17,8 +17,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import first_key
 from bayesattn.likelihoods import Likelihood, Outputs
-from bayesattn.models.density import Sites, require_float64
-from bayesattn.models.posterior import Posterior
+from bayesattn.models.posterior import Posterior, Sites, require_float64
 
 VECTORS_PER_CHAIN = 8
 """Vectors of the size of a point in the memory of a chain: points, momenta, gradients of both ends, scale, .."""

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from bayesattn._util.plain import PlainDict
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.models.model import Model
+from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites, arrays_of, observe
 from bayesattn.network import Skips, effective_weights, network, path_readouts
 
@@ -53,7 +54,7 @@ class Path(Parameterisation):
         cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
     ) -> "Path":
         """Posterior of a model, whose sites are the weights."""
-        return cls(**cls._fields(model))
+        return cls(**cls._fields(model, model.path_inputs, model.test_path_inputs))
 
     @classmethod
     def bytes_needed(cls, model: Model, chains: int) -> int:
@@ -62,15 +63,15 @@ class Path(Parameterisation):
         return 8 * (model.dataset.path_entries + chains * VECTORS_PER_CHAIN * weights)
 
     @staticmethod
-    def _fields(model: Model) -> PlainDict:
+    def _fields(model: NetworkPosterior, path_inputs: np.ndarray, test_path_inputs: np.ndarray | None) -> PlainDict:
         arch = model.architecture
         return {
-            "path_inputs": jnp.asarray(model.path_inputs),
+            "path_inputs": jnp.asarray(path_inputs),
             "labels": jnp.asarray(model.labels),
             "likelihood": arrays_of(model.likelihood),
             "variances": jnp.asarray(arch.variances),
             "skips": arch.optional_skips,
-            "test_path_inputs": None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs),
+            "test_path_inputs": None if test_path_inputs is None else jnp.asarray(test_path_inputs),
             "readout": not model.likelihood.conjugate,
             "heads": arch.heads,
             "widths": arch.widths,

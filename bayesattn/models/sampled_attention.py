@@ -207,23 +207,10 @@ class TokenAttention(SampledAttention):
     @staticmethod
     def _fields_given_heads(model: AttentionModel, paths: int) -> dict:
         """Fields of the posterior of the other weights, with path inputs of zero, which it does not use."""
-        arch, sequences = model.architecture, Sequences.of(model.inputs, model.readout, model.causal, model.mask)
-        examples, _, features = model.inputs.shape
-        return {
-            "path_inputs": jnp.zeros((examples, paths, features)),
-            "labels": jnp.asarray(model.labels),
-            "likelihood": arrays_of(model.likelihood),
-            "variances": jnp.asarray(arch.variances),
-            "skips": arch.optional_skips,
-            "test_path_inputs": None,
-            "readout": not model.likelihood.conjugate,
-            "heads": arch.heads,
-            "widths": arch.widths,
-            "output_axes": arch.output_axes,
-            "inputs": sequences.inputs,
-            "matrices": [],
-            "read": sequences.read[:, None],
-        }
+        sequences = Sequences.of(model.inputs, model.readout, model.causal, model.mask)
+        zeros = np.zeros((model.examples, paths, model.features))
+        given = {"inputs": sequences.inputs, "matrices": [], "read": sequences.read[:, None]}
+        return Token._fields(model, zeros, None) | given
 
     @classmethod
     def bytes_needed(cls, model: AttentionModel, chains: int) -> int:

@@ -42,7 +42,7 @@ class Token(Path):
             )
         inputs = model.tokens.inputs
         return cls(
-            **cls._fields(model),
+            **cls._fields(model, model.path_inputs, model.test_path_inputs),
             inputs=jnp.asarray(inputs),
             matrices=[jnp.asarray(matrix) for matrix in model.tokens.matrices],
             read=jnp.asarray(fixed_attention.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask)),

@@ -1,6 +1,6 @@
 """The thermodynamic limit: action, saddle point, kernels, predictor, head scores (THEORY sections 3 to 5)."""
 
-from bayesattn.kernels.between import kernel
+from bayesattn.kernels.path_inputs import kernel
 from bayesattn.theory.action import Action, action
 from bayesattn.theory.evidence import Evidence, evidence, evidences, gp_evidence
 from bayesattn.theory.finite_width import FiniteWidth, finite_width

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from bayesattn.models import left_out, quadrature
+from bayesattn.models import latent_outputs, left_out
 
 SCALES = (1.0, 0.1, 0.03, 0.01, 0.001)
 normal = jax.scipy.stats.norm.logpdf
@@ -142,7 +142,7 @@ def test_a_mode_at_a_known_value_is_resolved_on_both_sides(centre, width):
 
     @jax.jit
     def integrals_of(centre):
-        routes = (quadrature.log_integral, quadrature.mean_and_variance)
+        routes = (latent_outputs.log_integral_on_grid, latent_outputs.mean_and_variance_on_grid)
         return [route(lambda x: np.log(2) + normal(x, centre, width), centre[None]) for route in routes]
 
     log_integral, (mean, variance) = integrals_of(jnp.array(centre))
