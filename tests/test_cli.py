@@ -31,7 +31,7 @@ from bayesattn.jobs.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES
 from bayesattn.jobs.plots import style
 from bayesattn.questions import calibration
 from bayesattn.tasks.load import ready_models
-from bayesattn.theory import problem
+from bayesattn.theory import potential
 from tests.processes import Started, run_command
 from tests.screens import fits
 
@@ -100,7 +100,7 @@ def test_theory(run, shown):
 
 
 def test_theory_of_many_paths_is_told_by_heads(run, shown, monkeypatch):
-    monkeypatch.setattr(problem, "MOST_COORDINATES", 5)
+    monkeypatch.setattr(potential, "MOST_COORDINATES", 5)
     monkeypatch.setattr(THEORY, "MOST_PATHS_SHOWN", 3)
     out = shown("theory", "small.toml", "--width", "8")
     assert [line.split()[-1] for line in out.splitlines() if " -> " in line] == ["n/a"] * 3

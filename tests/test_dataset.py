@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn import models
 from bayesattn.models.parameterisation import LabelDistribution
 
 ARCH = ba.Architecture((2,), (4, 4), (1.0, 1.0, 1.0))
@@ -64,7 +65,7 @@ def test_a_model_says_what_it_was_given(fields, message):
 def test_both_models_take_wholes_or_their_parts_by_name():
     """An architecture and a dataset, or their fields; variances are 1 by default."""
     shape = {"heads": (2,), "widths": (4, 4)}
-    arch, sequences = ba.Architecture(**shape), ba.models.SequenceDataset(inputs=INPUTS, labels=LABELS)
+    arch, sequences = ba.Architecture(**shape), models.SequenceDataset(inputs=INPUTS, labels=LABELS)
     plain = ba.Dataset(path_inputs=INPUTS, labels=LABELS)
     by_parts = [
         ba.Model(path_inputs=INPUTS, labels=LABELS, **shape, temperature=0.3),

@@ -24,7 +24,7 @@ from bayesattn.jobs.report import figures
 from bayesattn.joining import concat
 from bayesattn.models import LatentModel
 from bayesattn.questions import exchangeable
-from bayesattn.theory import problem
+from bayesattn.theory import potential
 from tests.posteriors import tiny_model
 from tests.zoo import LIGHT, QUICK
 
@@ -292,7 +292,7 @@ def test_theory_is_kept_with_a_run_until_posterior_or_code_change(zoo, tmp_path,
 
 def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(zoo, unpainted, tmp_path, monkeypatch):
     run = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run"))
-    monkeypatch.setattr(problem, "MOST_COORDINATES", 1)
+    monkeypatch.setattr(potential, "MOST_COORDINATES", 1)
     text = report.report([run.path], tmp_path / "report.html").read_text()
     assert "The draws were not compared with the theory" in text
     assert text.count("entry of U</th>") == 1

@@ -15,7 +15,7 @@ from bayesattn import models
 from bayesattn.kernels.choice import FORMS, gaussian_process
 from bayesattn.kernels.expansions import expansion
 from bayesattn.models import model as posterior
-from bayesattn.theory import bartlett, mode, problem, saddle_point
+from bayesattn.theory import bartlett, mode, potential, saddle_point
 from tests.conftest import model_of, relative_error
 
 ARCH = ba.Architecture((2,), (5, 5), (1.0,) * 3)
@@ -267,11 +267,11 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
 def test_curvature_by_the_expansion_in_f_is_that_by_the_expansion_in_u(two_layers, monkeypatch):
     arch = two_layers.arch.with_width(2)
     given = process_of(two_layers, arch)
-    posterior, shapes = problem.problem_of(given, arch), bartlett.layer_shapes(arch)
+    posterior, shapes = potential.problem_of(given, arch), bartlett.layer_shapes(arch)
     point, found = 0.5 * np.random.default_rng(0).normal(size=sum(shape.size for shape in shapes)), []
     for in_factor in (True, False):
-        monkeypatch.setattr(problem, "expands_in_factor", lambda *_, chosen=in_factor: chosen)
-        found.append(jax.jit(problem.local_potential(posterior, shapes))(point))
+        monkeypatch.setattr(potential, "expands_in_factor", lambda *_, chosen=in_factor: chosen)
+        found.append(jax.jit(potential.local_potential(posterior, shapes))(point))
     for one, other in zip(*found, strict=True):
         assert relative_error(one, other) < 1e-9
 
