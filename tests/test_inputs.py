@@ -20,6 +20,7 @@ from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError
 from bayesattn.gather import gather
 from bayesattn.models import LatentModel, Tokens
+from bayesattn.questions.exchangeable.finite import FiniteLatent
 from tests.tensor import Tensor
 
 ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
@@ -160,6 +161,7 @@ def test_arrays_handed_out_cannot_be_written_to(copied):
         model_of(test_path_inputs=INPUTS, test_labels=LABELS, tokens=tokens),
         LatentModel(features=INPUTS[:, 0].copy(), values=INPUTS[:, 1].copy(), noise=1.0, prior=1.0),
         gather((INPUTS, LABELS), ARCH),
+        FiniteLatent(np.array([0.5, 0.5]), np.eye(2)),
     ]
     counts = []
     for thing in map(copied, things):

@@ -10,7 +10,6 @@ from bayesattn.models import LatentModel
 from bayesattn.questions import exchangeable as ex
 from bayesattn.samplers import sample
 from reproductions.claims import Claim, Findings, Panel, curve_of, mean_of, worst
-from reproductions.tokens import finite_latents as finite
 from reproductions.tokens.simulation import NOISE, NUMBER, PRIOR, RIDGE, answers
 
 EXACT = 1e-10
@@ -155,8 +154,8 @@ def attention(rng: np.random.Generator, fast: bool = False) -> Findings:
     return Findings.of_row("tokens-cme", claims)
 
 
-GENERIC = finite.FiniteLatent([0.5, 0.3, 0.2], [[0.6, 0.1, 0.3], [0.3, 0.2, 0.5], [0.1, 0.7, 0.2]])
-ALIKE = finite.FiniteLatent([0.35, 0.35, 0.3], [[0.5, 0.2, 0.3], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]])
+GENERIC = ex.FiniteLatent([0.5, 0.3, 0.2], [[0.6, 0.1, 0.3], [0.3, 0.2, 0.5], [0.1, 0.7, 0.2]])
+ALIKE = ex.FiniteLatent([0.35, 0.35, 0.3], [[0.5, 0.2, 0.3], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]])
 """Swapping the first two tokens swaps the first two latents."""
 TOKENS = 4
 READOUT = np.array([[0.7, 0.4, 0.1], [0.3, 0.6, 0.9]])
@@ -166,29 +165,26 @@ def sufficiency(rng: np.random.Generator, fast: bool = False) -> Findings:
     """Section 4: the posterior is sufficient and minimal, and concentrates exponentially fast."""
     sequences = GENERIC.sequences(TOKENS)
     joint, tasks = GENERIC.joint(sequences), READOUT @ GENERIC.joint(sequences)
-    partition = finite.cells(GENERIC.posterior(sequences))
+    partition = ex.cells(GENERIC.posterior(sequences))
     found = Findings()
     for name, law in (("z", joint), ("y", tasks)):
-        whole, kept = (
-            finite.mutual_information(law),
-            finite.mutual_information(finite.merged(law, partition)),
-        )
+        whole, kept = ex.mutual_information(law), ex.mutual_information(ex.merged(law, partition))
         statement = f"sufficient: I({name}; pi(X)) = I({name}; X)"
         found.add("tokens-sufficient", Claim(statement, f"{whole:.6f} nats", whole, kept, tolerance=1e-12))
-    cells = finite.merged(joint, partition)
+    cells = ex.merged(joint, partition)
     found.add(
         "tokens-minimal",
         Claim(
             "cells of pi are the type classes (|Z| = 3, V = 3, n = 4)",
             "(n+V-1 choose V-1)",
-            finite.type_classes(TOKENS, 3),
+            ex.type_classes(TOKENS, 3),
             partition.max() + 1,
         ),
         Claim(
             "minimal: least information lost by merging two cells",
             "weight x Jensen-Shannon divergence",
             min(_merging_loses(cells[:, a], cells[:, b]) for a, b in itertools.combinations(range(cells.shape[1]), 2)),
-            finite.least_loss(joint, partition),
+            ex.least_loss(joint, partition),
             tolerance=1e-14,
         ),
         Claim(
@@ -201,10 +197,10 @@ def sufficiency(rng: np.random.Generator, fast: bool = False) -> Findings:
     # A task that does not tell the first two latents apart needs fewer cells than pi has.
     sequences = ALIKE.sequences(TOKENS)
     posterior, task = ALIKE.posterior(sequences), np.array([[0.8, 0.8, 0.1], [0.2, 0.2, 0.9]])
-    predictive = finite.cells(task @ posterior)
-    whole = finite.mutual_information(task @ ALIKE.joint(sequences))
-    kept = finite.mutual_information(finite.merged(task @ ALIKE.joint(sequences), predictive))
-    of_posterior = int(finite.cells(posterior).max() + 1)
+    predictive = ex.cells(task @ posterior)
+    whole = ex.mutual_information(task @ ALIKE.joint(sequences))
+    kept = ex.mutual_information(ex.merged(task @ ALIKE.joint(sequences), predictive))
+    of_posterior = int(ex.cells(posterior).max() + 1)
     found.add(
         "tokens-minimal",
         Claim(

@@ -3,8 +3,8 @@
 import numpy as np
 from scipy import linalg
 
+from bayesattn.questions import exchangeable as ex
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, curve_of, exponent, mean_of
-from reproductions.tokens import finite_latents as finite
 from reproductions.tokens import pretraining
 from reproductions.tokens.simulation import PRIOR
 
@@ -208,7 +208,7 @@ def _unlearnt(rng: np.random.Generator, variances: np.ndarray, tokens: int, sequ
 def _finite(rng: np.random.Generator) -> list[Claim]:
     """Finite latents: what masked prediction identifies."""
     emission, readout = rng.dirichlet(np.ones(5), size=4).T, rng.normal(size=(2, 4))
-    transfer = finite.transfer(emission, readout)
+    transfer = ex.transfer(emission, readout)
     # The same maximum over changes that sum to 0 as a generalised eigenvalue, with another basis of them.
     basis = np.eye(4)[:, :3] - np.eye(4)[:, 1:]
     largest = linalg.eigh(*((matrix @ basis).T @ (matrix @ basis) for matrix in (readout, emission)), eigvals_only=True)
@@ -216,7 +216,7 @@ def _finite(rng: np.random.Generator) -> list[Claim]:
     attained = np.linalg.norm(readout @ transfer.direction) / np.linalg.norm(emission @ transfer.direction)
     blind = emission.copy()
     blind[:, 3] = blind[:, 2]
-    unseen = finite.transfer(blind, readout).direction
+    unseen = ex.transfer(blind, readout).direction
     law = "|H Q (T Q)^+|"
     return [
         Claim(

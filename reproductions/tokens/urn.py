@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from bayesattn.questions import exchangeable as ex
 from reproductions.claims import Claim, Curve, Findings, Panel
-from reproductions.tokens import finite_latents as finite
 from reproductions.tokens import urns
 
 START = np.array([0.7, 1.3, 2.0])
@@ -56,36 +56,28 @@ def _sufficiency(tokens: int) -> tuple[list[Claim], dict[tuple[str, str], float]
     """Claims on p(y | X), which the urns define without a latent, and information about the next colour."""
     latent = urns.dirichlet(START)
     sequences = latent.sequences(tokens)
-    cells = finite.cells(latent.posterior(sequences))
-    shorter = finite.cells(latent.posterior(sequences[:, :-1]))
+    cells = ex.cells(latent.posterior(sequences))
+    shorter = ex.cells(latent.posterior(sequences[:, :-1]))
     with_last = cells * len(START) + sequences[:, -1]
     exchangeable, sticky = (_tasks(tokens, repeat) for repeat in (0.0, REPEAT))
     law = "I(y; X), by enumeration"
     claims = [
-        Claim(
-            f"urn: cells of pi, n = {tokens}",
-            "(n+V-1 choose V-1)",
-            finite.type_classes(tokens, 3),
-            cells.max() + 1,
-        )
+        Claim(f"urn: cells of pi, n = {tokens}", "(n+V-1 choose V-1)", ex.type_classes(tokens, 3), cells.max() + 1)
     ]
     for name, joint in exchangeable.items():
         claims.append(
             Claim(
                 f"urn, y = {name}: I(y; pi(X)) = I(y; X), n = {tokens}",
                 law,
-                finite.mutual_information(joint),
-                finite.mutual_information(finite.merged(joint, cells)),
+                ex.mutual_information(joint),
+                ex.mutual_information(ex.merged(joint, cells)),
                 tolerance=1e-12,
-                planted=finite.mutual_information(finite.merged(joint, shorter)),
+                planted=ex.mutual_information(ex.merged(joint, shorter)),
                 wrong="the posterior without the last token",
             )
         )
     for name, joint in sticky.items():
-        whole, kept = (
-            finite.mutual_information(joint),
-            finite.mutual_information(finite.merged(joint, cells)),
-        )
+        whole, kept = ex.mutual_information(joint), ex.mutual_information(ex.merged(joint, cells))
         claims += [
             Claim(
                 f"urn that remembers its last colour, y = {name}: I(y; pi(X)) = I(y; X), n = {tokens}",
@@ -99,7 +91,7 @@ def _sufficiency(tokens: int) -> tuple[list[Claim], dict[tuple[str, str], float]
                 f"urn that remembers its last colour, y = {name}: pi(X) and the last token together are sufficient",
                 law,
                 whole,
-                finite.mutual_information(finite.merged(joint, with_last)),
+                ex.mutual_information(ex.merged(joint, with_last)),
                 tolerance=1e-12,
                 planted=kept,
                 wrong="pi(X) alone",
@@ -108,8 +100,8 @@ def _sufficiency(tokens: int) -> tuple[list[Claim], dict[tuple[str, str], float]
     informed = {}
     for name, tasks in (("urn", exchangeable), ("urn with memory", sticky)):
         joint = tasks["next colour"]
-        informed[name, "I(y; X)"] = finite.mutual_information(joint)
-        informed[name, "I(y; pi(X))"] = finite.mutual_information(finite.merged(joint, cells))
+        informed[name, "I(y; X)"] = ex.mutual_information(joint)
+        informed[name, "I(y; pi(X))"] = ex.mutual_information(ex.merged(joint, cells))
     return claims, informed
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from scipy import special
 
 from bayesattn._util.checks import finite_array
-from reproductions.tokens.finite_latents import FiniteLatent
+from bayesattn.questions.exchangeable.finite import FiniteLatent
 
 
 def law(sequences: Any, start: Any, repeat: float = 0.0) -> Float[np.ndarray, " sequence"]:

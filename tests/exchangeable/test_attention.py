@@ -93,6 +93,11 @@ def test_a_long_sequence_of_keys_does_not_disturb_its_neighbours():
         (lambda: ex.latent_posterior(KEYS, VALUES, 0.0, 1.0), "noise must be a finite number above 0"),
         (lambda: ex.latent_posterior(KEYS, VALUES[:3], 0.5, 1.0), "values must have shape"),
         (lambda: ex.latent_posterior(KEYS[:0], VALUES[:0], 0.5, 1.0), "features must not be empty"),
+        (
+            lambda: ex.FiniteLatent([0.5, 0.5], [[0.5, 0.5], [0.6, 0.5]]),
+            "emission must hold probabilities that sum to 1",
+        ),
+        (lambda: ex.FiniteLatent([1.5, -0.5], [[0.5, 0.5], [0.5, 0.5]]), "prior must hold probabilities"),
     ],
 )
 def test_softmax_and_posteriors_refuse_what_does_not_fit(call, message):

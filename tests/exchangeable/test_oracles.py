@@ -1,5 +1,7 @@
 """Laws of exchangeable tokens, each against something that does not use it."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import integrate
@@ -50,6 +52,37 @@ def test_effective_dimension_is_a_trace():
     trace = np.trace(covariance @ np.linalg.inv(covariance + 0.3 * np.eye(5)))
     assert ex.effective_dimension(np.linalg.eigvalsh(covariance), 0.3) == pytest.approx(trace, rel=1e-12)
     assert ex.effective_dimension([2.0, 1.0], 1.0, [1, 3]) == pytest.approx(2 / 3 + 3 / 2)
+
+
+@pytest.mark.parametrize(("tokens", "vocabulary"), [(4, 3), (1, 5), (6, 2)])
+def test_type_classes_are_multisets(tokens, vocabulary):
+    sequences = itertools.product(range(vocabulary), repeat=tokens)
+    assert ex.type_classes(tokens, vocabulary) == len({tuple(sorted(sequence)) for sequence in sequences})
+
+
+def test_mutual_information():
+    assert ex.mutual_information(np.outer([0.2, 0.8], [0.5, 0.5])) == pytest.approx(0, abs=1e-15)
+    assert ex.mutual_information(np.diag([0.25, 0.75])) == pytest.approx(-0.25 * np.log(0.25) - 0.75 * np.log(0.75))
+
+
+def test_mean_log_odds_is_that_of_all_sequences():
+    latent = ex.FiniteLatent([0.5, 0.2, 0.3], [[0.6, 0.1, 0.3], [0.4, 0.9, 0.7]])
+    sequences = latent.sequences(3)
+    odds = latent.posterior(sequences)
+    odds = np.log(odds[1] / np.maximum(odds[0], odds[2]))
+    given = latent.joint(sequences)[1] / latent.prior[1]
+    assert latent.mean_log_odds(3, 1) == pytest.approx(given @ odds, rel=1e-12)
+
+
+def test_merging_cells_of_a_redundant_partition_loses_nothing():
+    latent = ex.FiniteLatent([0.4, 0.6], [[0.5, 0.2], [0.25, 0.4], [0.25, 0.4]])
+    sequences = latent.sequences(2)
+    # Tokens 1 and 2 are alike, so type classes are finer than the posterior.
+    types = ex.cells(np.sort(sequences, 1).T)
+    joint = latent.joint(sequences)
+    assert ex.least_loss(joint, types) == pytest.approx(0, abs=1e-14)
+    assert ex.cells(latent.posterior(sequences)).max() < types.max()
+    assert ex.least_loss(joint, ex.cells(latent.posterior(sequences))) > 1e-4
 
 
 @pytest.mark.parametrize("ridge", [0.25, 20.0])
@@ -118,3 +151,19 @@ def test_softmax_variance_is_its_integral():
     )
     law = 2 * integral / average_over_sphere(lambda t: np.exp(kappa * t), dimension) ** 2
     assert rates.softmax_variance(kappa, dimension, noise, prior, 2) == pytest.approx(law, rel=1e-9)
+
+
+def test_transfer_is_attained_and_infinite_where_pretraining_is_blind():
+    rng = np.random.default_rng(4)
+    emission, readout = rng.dirichlet(np.ones(4), size=3).T, rng.normal(size=(2, 3))
+    found = ex.transfer(emission, readout)
+    assert found.direction.sum() == pytest.approx(0, abs=1e-12)
+    ratio = np.linalg.norm(readout @ found.direction) / np.linalg.norm(emission @ found.direction)
+    assert ratio == pytest.approx(found.factor, rel=1e-10)
+    blind = np.column_stack([emission[:, 0], emission[:, 0], emission[:, 2]])
+    assert ex.transfer(blind, readout).factor == np.inf
+    # A task that does not tell the two apart either is not hurt.
+    assert np.isfinite(ex.transfer(blind, np.array([[1.0, 1.0, 0.0]])).factor)
+    # Fewer tokens than latents: some direction is always unseen.
+    few = ex.transfer(emission[:2] / emission[:2].sum(0), np.eye(3))
+    assert (few.weakest, few.factor) == (pytest.approx(0, abs=1e-12), np.inf)

@@ -104,7 +104,7 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "NUTS: values x 1.05": sampled(bayes, "sample", values=1.05),
         "NUTS: sigma x 1.05": sampled(bayes, "sample", noise=1.05),
     },
-    "sufficiency": {"E log-odds x 1.01": times(bayes.finite.FiniteLatent, "mean_log_odds", 1.01)},
+    "sufficiency": {"E log-odds x 1.01": times(bayes.ex.FiniteLatent, "mean_log_odds", 1.01)},
     "conditional mean embedding": {
         "error, one z x 1.04": times(rates, "cme_error", 1.04),
         "error over the prior x 1.04": times(rates, "mean_cme_error", 1.04),

@@ -1,10 +1,20 @@
 """Attention as inference of a latent posterior from exchangeable tokens (EXCHANGEABILITY; arXiv:2212.14852).
 
-The latent-variable model and its exact posterior, two attentions and formulas for their errors. Finite latents, by
-enumeration, are in the repository's `reproductions.tokens.finite_latents`.
+The latent-variable model and its exact posterior, two attentions and formulas for their errors, and finite latents
+by enumeration.
 """
 
 from bayesattn.questions.exchangeable.attention import cme_attention, cme_covariance, same_ridge, softmax_attention
+from bayesattn.questions.exchangeable.finite import (
+    FiniteLatent,
+    Transfer,
+    cells,
+    least_loss,
+    merged,
+    mutual_information,
+    transfer,
+    type_classes,
+)
 from bayesattn.questions.exchangeable.kernels import gram
 from bayesattn.questions.exchangeable.posterior import (
     LatentPosterior,
@@ -26,9 +36,12 @@ from bayesattn.questions.exchangeable.sphere import (
 )
 
 __all__ = [
+    "FiniteLatent",
     "LatentPosterior",
     "QueryPosterior",
+    "Transfer",
     "bessel_ratio",
+    "cells",
     "cme_attention",
     "cme_covariance",
     "dual_posterior",
@@ -37,12 +50,17 @@ __all__ = [
     "gram",
     "harmonics",
     "latent_posterior",
+    "least_loss",
     "log_evidence",
     "log_partition",
+    "merged",
+    "mutual_information",
     "noise_factor",
     "posterior_error",
     "query_posterior",
     "same_ridge",
     "softmax_attention",
+    "transfer",
+    "type_classes",
     "uniform",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg, special
 
-from bayesattn._util.checks import Checked, finite_array, owned, positive_integer
+from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer
 from bayesattn._util.errors import BayesattnError
 
 POSTERIOR_TOLERANCE = 1e-9
@@ -16,7 +16,7 @@ POSTERIOR_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class FiniteLatent:
+class FiniteLatent(OwnsArrays):
     """Latent z of finitely many values, and tokens that are independent given z.
 
     Args:
