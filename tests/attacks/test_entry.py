@@ -332,3 +332,27 @@ def test_names_are_text_of_a_report(name):
     assert "<img>" not in page
     assert '" onload' not in page
     assert "49" not in page.split("</style>")[1]
+
+
+@pytest.mark.heavy
+def test_a_run_of_strange_names_from_draws_to_the_page(run, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"path_inputs": rng.normal(size=(10, 4, 3)), "labels": rng.choice([-1.0, 1.0], 10)}
+    test = {"test_path_inputs": rng.normal(size=(6, 4, 3)), "test_labels": rng.choice([-1.0, 1.0], 6)}
+    np.savez(tmp_path / "mine.npz", **arrays, **test)
+    (tmp_path / "na[red]me.toml").write_text(
+        'temperature = 0.3\n[architecture]\nheads = [2, 2]\nwidth = 9\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
+        'head_names = [["a/b", "$\\\\foo{$"], ["<script>", "_[/]"]]\n'
+    )
+    out = shown(run, "sample", "na[red]me.toml", "--out", "run[1]", "--warmup", "60", "--draws", "100")
+    assert "a/b -> <script>" in out
+    assert "$\\foo{$ -> _[/]" in out
+    assert "run[1]" in shown(run, "runs", ".")
+    shown(run, "report", "run[1]", "--out", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "a/b -&gt; &lt;script&gt;" in page
+    assert "<script>" not in page
+    status, out, err = run("validate", "na[red]me.toml", "--width", "9", "--warmup", "60", "--draws", "100")
+    assert "Traceback" not in err
+    assert {0: "holds", 1: "does not hold", 2: "cannot tell"}[status] in out
+    assert "na[red]me" in out

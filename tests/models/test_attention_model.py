@@ -19,6 +19,7 @@ from bayesattn.models.draws import opened
 from bayesattn.models.queries_keys import heads_of
 from bayesattn.models.stored_model import model_in
 from bayesattn.network import network
+from bayesattn.questions import calibration
 from bayesattn.questions.reference.quantities import quantities_of_draws
 from bayesattn.samplers.smc import anneal
 from bayesattn.theory.bartlett import layer_shapes
@@ -294,3 +295,17 @@ def test_both_parameterisations_agree_with_weighed_prior_draws(name):
     for parameterisation in ("collapsed", "token"):
         draws = ba.sample(model, parameterisation=parameterisation, chains=4, warmup=1000, draws=5000, progress=False)
         require_posterior(draws, model, weighed, anneal(model, parameterisation, islands=16, particles=128), finds=0.5)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("parameterisation", ["collapsed", "token"])
+def test_ranks_are_uniform_and_find_a_wrong_prior_variance_of_keys(parameterisation):
+    model = attention_model()
+    simulated = calibration.simulate(model, 300)
+    settings = {"sampler": "nuts", "parameterisation": parameterisation, "warmup": 300, "thin": 10}
+    right = calibration.calibrate(model, simulated, **settings)
+    assert "|K|^2 1,2" in right.names
+    assert right.holds, dict(zip(right.names, right.p_values, strict=True))
+    wrong = calibration.calibrate(model.replace(key_variance=0.75), simulated, **settings)
+    assert wrong.holds is False
+    assert wrong.p_values[wrong.names.index("|K|^2 1,1")] < 1e-6

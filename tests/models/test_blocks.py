@@ -1,5 +1,6 @@
 """Attention blocks: the network, its log density and what is made of draws against loops over the definition."""
 
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,8 @@ from bayesattn.models.blocks import Blocks
 from bayesattn.models.sampled_attention import number_of_weights
 from tests import dense
 from tests.models.test_attention_model import some_sites
+from tests.posteriors import weighed_mean
+from tests.statistics import agree, near
 
 KEY = jax.random.key(0)
 PHI = {
@@ -280,3 +283,54 @@ def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights
     few["posterior"] = few["posterior"].to_dataset().drop_vars("V_0")
     with pytest.raises(BayesattnError, match=r"must have posterior\['V_0'\], got draws without: keep 'weights'"):
         ba.predict(few, model.test_inputs)
+
+
+def prior_outputs(model, count):
+    """Outputs on training and test examples, and U, of many draws of the prior, as the library draws them."""
+    posterior = Blocks.of(model)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        sites = posterior.draw_prior(key)
+        return posterior.function(sites), posterior.quantities(sites, key)
+
+    outputs, quantities = draw(jax.random.split(KEY, count))
+    return np.asarray(outputs), np.asarray(quantities["prediction"]), np.asarray(quantities["order_parameter"])
+
+
+SCALAR = {"heads": (1,), "widths": (2, 2), "variances": (1.2, 0.9, 1.1), "query_variance": 1.5, "key_variance": 0.6}
+
+
+TINY = HIDDEN | SCALAR | {"examples": 3, "tokens": 2, "features": 2, "causal": False, "watched": ()}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sampler", ["nuts", "adjusted_mclmc"])
+def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
+    model = attention_model(**TINY)
+    outputs, predictions, u = prior_outputs(model, 1_000_000)
+    log_weights = stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum(-1)
+    tree = ba.sample(model, sampler, "token", chains=4, warmup=1000, draws=5000, seed=3)
+    size = tree["posterior"]["order_parameter"][..., 0]
+    for draws, values in ((tree["posterior"]["prediction"], predictions), (size, u[:, 0])):
+        assert float(arviz_stats.rhat(draws).max()) < 1.02
+        for power in (1, 2):
+            assert float(arviz_stats.ess(draws**power).min()) > 400
+            agree(draws**power, *weighed_mean(log_weights, values**power, least=1e4))
+
+
+def test_prior_draws_have_the_mean_square_of_another_programs():
+    model = attention_model(**TINY)
+    outputs, _, _ = prior_outputs(model, 40_000)
+    rng, count, x = np.random.default_rng(5), 40_000, model.inputs
+    v_0, v_1, q, k = (np.sqrt(s) * rng.normal(size=(count, 2, 2)) for s in (1.2, 0.9, 1.5, 0.6))
+    a = np.sqrt(1.1) * rng.normal(size=(count, 2))
+    y = np.einsum("dij,etj->deti", v_0, x) / 2
+    logits = np.einsum("dgj,detj,dgi,desi->dets", k, y, q, y, optimize=True)[..., -1] / np.sqrt(2)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    values = np.maximum(np.einsum("dij,detj->deti", v_1, y), 0)
+    others = np.einsum("di,det,deti->de", a, shares, values) / np.sqrt(2)
+    error = np.sqrt(((outputs**2).var(0) + (others**2).var(0)) / count)
+    known = (others**2).mean(0)
+    near((outputs**2).mean(0) / known, 1, error / known, finds=0.5)  # Without the nonlinearity it is 2.

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +10,14 @@ import pytest
 
 import bayesattn as ba
 from bayesattn.checks.accuracy import share_right
+from bayesattn.compressed import Compressed
+from bayesattn.gather import gather
 from bayesattn.kernels.choice import gaussian_process
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.models import Tokens, collapsed, path
 from bayesattn.network import effective_weights
+from bayesattn.questions import calibration
+from bayesattn.samplers.program import program
 from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett
 from bayesattn.theory.potential import problem_of
@@ -249,3 +254,63 @@ def test_classes_are_right_where_their_output_is_the_largest():
     outputs = np.array([[0.1, 0.2, 0.9], [0.5, 0.5, 0.1], [0.3, 0.2, 0.1]])
     assert right(outputs, labels).tolist() == [1.0, 0.5, 0.0]
     assert share_right(outputs.ravel(), labels) == 0.5
+
+
+@pytest.mark.heavy
+def test_chains_are_calibrated_and_a_prior_from_the_wrong_column_is_found(monkeypatch):
+    model = extended_model("a skip beside free columns")
+    simulations = calibration.simulate(model, 200, seed=1)
+    found = calibration.calibrate(model, simulations)
+    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+    honest = bartlett.log_prior
+
+    def wrong(point, shapes, widths):
+        return honest(point, shapes, widths + jnp.array([shape.copied for shape in shapes]))
+
+    monkeypatch.setattr(bartlett, "log_prior", wrong)
+    program.cache_clear()
+    jax.clear_caches()
+    assert calibration.calibrate(model, simulations).holds is False
+    program.cache_clear()
+    jax.clear_caches()
+
+
+@pytest.mark.heavy
+def test_the_expansion_is_about_the_saddle_point_where_rows_are_many():
+    """Three classes, two layers, a skip: 18 rows at N = 40. About the mode the last rows are off by more than 5 %."""
+    rng = np.random.default_rng(0)
+    found = ba.one_hot(rng.integers(0, 3, 90))
+    inputs = rng.normal(size=(90, 6, 5))
+    inputs[:, :, :3] += 1.2 * found.labels[:, None]
+    weights = [rng.normal(size=(2, 5, 5)) / 2 for _ in range(2)]
+    model = ba.Model(
+        path_inputs=ba.attention.path_inputs(inputs, weights, "mean", skips=(False, True)),
+        labels=found.labels - 1 / 3,
+        architecture=ba.Architecture((2, 2), (40,) * 3, (1.0,) * 4, (0.0, 1.0), 3),
+        temperature=0.1,
+    )
+    draws = ba.sample(model, "hmc", chains=4, warmup=150, draws=1500)["posterior"]["order_parameter"]
+    drawn, error = np.diag(draws.mean(("chain", "draw"))), np.diag(arviz_stats.mcse(draws))
+    assert ba.theory.finite_width(model).about == "saddle"
+    about = {name: np.diag(ba.theory.finite_width(model, about=name).order_parameter) for name in ("mode", "saddle")}
+    assert np.max(np.abs(about["mode"] / drawn - 1)) > 0.05
+    near(about["saddle"] / drawn, 1, error / drawn, allowed=0.01, finds=0.1)
+
+
+def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
+    model, factor, _ = mixed
+    many = np.random.default_rng(1).normal(size=(60, 9, 3))
+    labels = np.random.default_rng(2).normal(size=(60, 2))
+    whole = model.replace(path_inputs=many, labels=labels)
+    gathered = gather((many, labels), model.architecture)
+    held = ba.Model(compressed=gathered, architecture=model.architecture, temperature=model.temperature)
+    u = factor @ factor.T
+    known = [
+        jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.gaussian_process) for of in (held, whole)
+    ]
+    for one, other in zip(*known, strict=True):
+        assert relative_error(one, other) < 1e-10
+    assert relative_error(known[0][0], known[1][0]) < 1e-12
+    restored = Compressed.restored(gathered.path_inputs, gathered.labels, gathered.residual)
+    assert restored.outputs == 2
+    assert restored.square == pytest.approx(gathered.square)

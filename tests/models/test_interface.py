@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from numpyro.infer import MCMC, NUTS, Predictive
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
+from numpyro.infer.autoguide import AutoLowRankMultivariateNormal
 from numpyro.infer.util import log_density
 from scipy import stats
 
@@ -196,3 +197,12 @@ SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": n
 def test_bad_input_is_named(make, message):
     with pytest.raises((BayesattnError, UserWarning), match=message):
         make(MODELS["one layer"]())
+
+
+@pytest.mark.parametrize("parameterisation", ["collapsed", pytest.param("path", marks=pytest.mark.heavy)])
+def test_variational_inference_takes_the_model(parameterisation):
+    program = MODELS["one layer"]().numpyro(parameterisation)
+    svi = SVI(program, AutoLowRankMultivariateNormal(program), numpyro.optim.Adam(0.01), Trace_ELBO())
+    losses = svi.run(KEY, 300, progress_bar=False).losses
+    assert np.isfinite(losses).all()
+    assert losses[-50:].mean() < losses[:50].mean()

@@ -13,6 +13,7 @@ import bayesattn as ba
 from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, left_out
 from bayesattn.predictive import PosteriorPrediction
+from bayesattn.questions import calibration
 from tests.conftest import relative_error
 from tests.statistics import likely, near
 from tests.zoo import classes
@@ -171,3 +172,16 @@ def test_left_out_outputs_are_integrated_over(outputs, temperature):
     error = chances.std() / np.sqrt(len(chances))
     # 256 points stand for the integral to within a percent.
     near(np.exp(found[0]) / chances.mean(), 1, error / chances.mean(), allowed=0.01, finds=0.03)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("parameterisation", ["collapsed", "path"])
+def test_samplers_of_classes_are_calibrated(parameterisation):
+    model = model_of_classes("a skip")
+    assert calibration.joint_test(model, parameterisation=parameterisation).holds
+    if parameterisation == "collapsed":
+        simulations = calibration.simulate(model, 200, seed=1)
+        found = calibration.calibrate(model, simulations)
+        assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+        hotter = calibration.calibrate(model.replace(temperature=1.0), simulations)
+        assert not hotter.holds

@@ -11,7 +11,7 @@ from numpyro import distributions as dist
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks.diagnostics import FEWEST_ROUND_TRIPS
-from bayesattn.samplers import Job, suited_sampler
+from bayesattn.samplers import Job, goal, suited_sampler
 from bayesattn.samplers.stopping import warn_of_poor_mixing
 from bayesattn.samplers.tempered import Tempered
 from tests.posteriors import two_modes
@@ -135,3 +135,11 @@ def test_chains_that_have_not_mixed_are_told():
     walks = np.cumsum(rng.normal(size=(2, 400, 3)), axis=1)
     with pytest.warns(UserWarning, match="chains have not mixed"):
         warn_of_poor_mixing({"order_parameter": np.tile(good, (1, 4, 1, 1)), "prediction": walks}, 400)
+
+
+def test_sampling_itself_says_that_chains_have_not_mixed(drawn, monkeypatch):
+    """Of fewer draws than are enough: 100 of two chains."""
+    model, _ = two_modes()
+    monkeypatch.setattr(goal, "FEWEST_EFFECTIVE_DRAWS", 150)
+    with pytest.warns(UserWarning, match="chains have not mixed"):
+        ba.sample(model, **SMALL | {"chains": 2, "draws": 100})

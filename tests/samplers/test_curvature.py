@@ -1,11 +1,13 @@
 """Whitening by the mean curvature along short chains, as of a model of many coordinates."""
 
 import numpy as np
+import pytest
 
 import bayesattn as ba
 from bayesattn.models import collapsed
 from bayesattn.samplers import curvature
 from tests.posteriors import tiny_model
+from tests.statistics import agree
 
 FEW = {"MOST_COORDINATES_FOR_HESSIAN": 10, "STEPS_PER_ROUND": 24, "LEAPFROG_STEPS": 4, "STEPS_BETWEEN_DRAWS": 3}
 
@@ -29,3 +31,33 @@ def test_it_is_that_of_the_draws_and_the_same_each_time(monkeypatch):
     drawn = ba.sample(model, sampler="hmc", chains=2, warmup=200, draws=1500)["posterior"]["bartlett"].values
     whitened = np.linalg.solve(found["scale"], (drawn.reshape(-1, drawn.shape[2]) - found["centre"]).T)
     assert 0.5 < np.mean(whitened**2) < 2
+
+
+@pytest.fixture
+def model_of(monkeypatch):
+    """Networks that count as those of many coordinates, of any width."""
+    for name, value in FEW.items():
+        monkeypatch.setattr(curvature, name, value)
+
+    def make(width):
+        model = tiny_model(heads=(2, 2), widths=(width,) * 3, variances=(1.0, 0.8, 1.2, 1.1), examples=8)
+        assert curvature.is_worthwhile(collapsed.structure(model))
+        return model
+
+    return make
+
+
+JOB = {"sampler": "hmc", "chains": 2, "warmup": 200, "draws": 1500}
+
+
+def require_same_answer(by_curvature, model, monkeypatch):
+    monkeypatch.setattr(curvature, "is_worthwhile", lambda shapes: False)
+    by_mode = ba.sample(model, seed=1, **JOB)["posterior"]
+    for name in ("order_parameter", "prediction"):
+        agree(by_curvature[name], by_mode[name])
+
+
+@pytest.mark.heavy
+def test_it_changes_no_answer_of_a_narrow_network(model_of, monkeypatch):
+    model = model_of(4)
+    require_same_answer(ba.sample(model, **JOB)["posterior"], model, monkeypatch)

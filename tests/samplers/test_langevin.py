@@ -1,5 +1,6 @@
 """Langevin kernels: known answers, stated biases, gradients that are counted; resumption: tests/test_runs.py."""
 
+import itertools
 from functools import cache
 
 import jax
@@ -10,6 +11,7 @@ import xarray as xr
 from numpyro.infer import MCMC
 
 import bayesattn as ba
+from bayesattn import runs
 from bayesattn.models import collapsed, path
 from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
@@ -17,10 +19,15 @@ from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula,
 from bayesattn.samplers.program import _strong, kernel, options_for
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
 from tests.samplers.targets import (
+    SCHOOL_ERRORS,
+    SCHOOL_MEANS,
     chains,
     correlated_gaussian,
+    eight_schools_potential,
+    school_parameters,
 )
 from tests.statistics import agree, mean_of, near
+from tests.test_runs import StopAfter, contents
 
 ADJUSTED = {"mala": Mala, "barker": Barker, "underdamped": Underdamped, "adjusted_mclmc": AdjustedMclmc}
 UNADJUSTED = {"mclmc": Mclmc, "ula": Ula}
@@ -240,3 +247,62 @@ def test_every_sampler_has_a_preset():
         model = tiny_model(heads=(2,), widths=widths)
         options = options_for(Mala, collapsed.Collapsed.of(model, **collapsed.prepare(model, "prior")), {})
         assert kernel(Mala, collapsed.Collapsed, options).adapt_mass_matrix is adapts
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", UNADJUSTED)
+def test_unadjusted_samplers_on_a_gaussian_are_off_by_the_bias_that_they_state(name):
+    z, states, kernel, mean, deviation = gaussian_draws(name)
+    at, half = ((values - mean) / deviation for values in (z, np.asarray(states.half.z)))
+    for power, exact in ((1, 0), (2, 1)):
+        agree(array_of(at**power - kernel.bias(at**power, half**power)), exact)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ADJUSTED)
+def test_eight_schools(name):
+    kernel = ADJUSTED[name](potential_fn=eight_schools_potential, steps=1 if name in TRAJECTORIES else 20)
+    z, _ = chains(kernel, jnp.zeros(10), 600, 3000)
+    agree(array_of(school_parameters(z)), SCHOOL_MEANS, SCHOOL_ERRORS)
+
+
+@pytest.mark.heavy
+def test_adjusted_samplers_agree_on_the_reference_task(hidden_markov_model):
+    """Every pair, on every diagonal entry of U, N = 10."""
+    names = [name for name in SAMPLERS if name not in BIASED]
+    model = hidden_markov_model(10)
+    found = []
+    for name in names:
+        u = ba.sample(model, name, warmup=300, draws=2000)["posterior"]["order_parameter"]
+        found.append(array_of(u.values.diagonal(axis1=2, axis2=3)))
+    for first, second in itertools.combinations(found, 2):
+        agree(first, second)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameterisation"),
+    [
+        ("ula", "collapsed"),
+        pytest.param("mclmc", "path", marks=pytest.mark.heavy),
+        pytest.param("sgld", "token", marks=pytest.mark.heavy),
+        pytest.param("underdamped", "collapsed", marks=pytest.mark.heavy),
+    ],
+)
+def test_a_resumed_run_has_the_same_bits(model, tmp_path, name, parameterisation):
+    """Stopped in warm-up, and after a block of draws."""
+    job = RUN | {"sampler": name, "parameterisation": parameterisation, "chains": 2, "draws": 300}
+    job |= {"options": options_of(name) | (FLOAT32 if name == "underdamped" else {})}
+    runs.sample(model, tmp_path / "whole", **job)
+    for steps in (400, 1200):
+        with pytest.raises(KeyboardInterrupt):
+            runs.sample(model, tmp_path / "stopped", **job, progress=StopAfter(steps))
+    runs.sample(model, tmp_path / "stopped", **job)
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+@pytest.mark.heavy
+def test_ula_that_blows_up_ends_with_an_error(model, tmp_path):
+    job = {"sampler": "ula", "parameterisation": "path", "chains": 1, "warmup": 10, "draws": 50}
+    with pytest.raises(FloatingPointError, match="not finite"):
+        runs.sample(model, tmp_path / "run", **job, options={"step_size": 50.0, "adapt_step_size": False, "steps": 20})
+    assert runs.Run(tmp_path / "run").state == "failed"

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
 import bayesattn as ba
+from bayesattn.checks.scaling import scaling
 from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.theory import bartlett
@@ -18,7 +20,7 @@ from bayesattn.theory.mode import find_mode
 from bayesattn.theory.potential import potential, problem_of
 from tests.conftest import model_of, relative_error
 from tests.posteriors import exact_scalar_posterior, tiny_model
-from tests.statistics import DRAWS_PER_DEGREE, agree, near
+from tests.statistics import DRAWS_PER_DEGREE, agree, likely, near
 
 
 def gaussian_teacher(width, heads, load=2, temperature=0.1, seed=0):
@@ -170,3 +172,54 @@ def test_many_paths_in_a_narrow_layer():
     deviations_agree(draws, np.diag(about_saddle.order_parameter_variance), finds=0.4, allowed=0.1)
     assert off(ba.theory.solve(model).order_parameter) > 0.1
     assert off(about_mode.order_parameter) > 0.2
+
+
+@pytest.mark.heavy
+def test_expected_deviation_scales_as_one_over_n_with_two_layers():
+    widths = (8, 16, 32)
+    expected = []
+    for width in widths:
+        model = model_of(*gaussian_teacher(width, (2, 2)))
+        saddle = ba.theory.solve(model).order_parameter
+        difference = ba.theory.finite_width(model).order_parameter - saddle
+        expected.append(np.linalg.norm(difference) / np.linalg.norm(saddle))
+    assert slope(widths, expected) == pytest.approx(-1, abs=0.15)
+
+
+@pytest.mark.heavy
+def test_within_two_percent_of_draws_at_three_widths(hidden_markov_model):
+    """Corrected theory within 2 % of the sampled mean for every diagonal entry, and the saddle point not."""
+    for width in (10, 30, 100):
+        model = hidden_markov_model(width)
+        validation = ba.validate(ba.sample(model, warmup=300, draws=12000, seed=width), model=model)
+        sampled = np.diag(validation.order_parameter)
+        assert np.max(np.diag(validation.error) / sampled) < 0.005
+        assert np.max(np.abs(np.diag(validation.remaining)) / sampled) < 0.02
+        assert validation.holds
+        if width == 10:
+            assert np.max(np.abs(np.diag(validation.deviation)) / sampled) > 0.05
+
+
+@pytest.mark.heavy
+def test_scaling_of_draws_at_fixed_load():
+    """Long runs at N = 4 .. 32: the saddle point errs as 1/N, the corrected theory as 1/N^2 within Monte Carlo errors.
+
+    With a correction that is 10 % too small, the draws would tell.
+    """
+    widths = np.array([4, 8, 16, 32])
+    validations = []
+    for width in widths:
+        model = model_of(*gaussian_teacher(width, (2,)))
+        validations.append(ba.validate(ba.sample(model, warmup=300, draws=20000), model=model))
+    assert scaling(validations).slope == pytest.approx(-1, abs=0.15)
+    deviations, remaining, errors = (
+        np.array([getattr(v, f"relative_{name}") for v in validations]) for name in ("deviation", "remaining", "error")
+    )
+
+    def misfit(remaining):
+        shape = widths**-2.0
+        size = np.sum(shape * remaining / errors**2) / np.sum((shape / errors) ** 2)
+        return stats.chi2.sf(np.sum(((remaining - size * shape) / errors) ** 2), len(widths) - 1)
+
+    likely(misfit(remaining))
+    assert misfit(remaining + 0.1 * (deviations - remaining)) < 0.001
