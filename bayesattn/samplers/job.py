@@ -209,7 +209,7 @@ def option_names(kernel: Any) -> list[str]:
     """Options of a sampler; those of a class of this package include the ones of its parents, if it passes them on."""
     if not isinstance(kernel, type):
         return []
-    if not kernel.__module__.startswith(__package__):
+    if not kernel.__module__.startswith(__name__.rpartition(".")[0]):
         return sorted(name for name in inspect.signature(kernel).parameters if name not in NO_OPTIONS)
     names: list[str] = []
     for base in kernel.__mro__:
