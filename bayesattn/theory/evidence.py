@@ -68,7 +68,7 @@ The prior has curvature 1/2 in these coordinates, half that of the entropy, so i
 """
 PARTICLE_SHARE = 0.3
 """Share of a proposal that covers annealed particles."""
-LEAST_BRIDGE_SHARES = 0.3, 0.8, 0.9, 0.9
+LEAST_BRIDGE_SHARES = 0.5, 0.9, 0.95, 0.95
 """Least effective shares of the particles on successive bridges."""
 BRIDGE_TARGET_ERROR = 0.1
 """Error, in nats, at which no further bridge is made."""
