@@ -182,9 +182,5 @@ def correlations_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
 
 def _spread(posterior: Heads | PathCorrelations, entry: int | tuple[int, int]) -> Row:
     """Posterior standard deviation and interval of an entry."""
-    return {"posterior sd": cell(posterior.sd[entry], ".2g"), "94 % interval": interval(posterior, entry, ".3g")}
-
-
-def interval(posterior: Heads | PathCorrelations, entry: int | tuple[int, int], form: str) -> str:
-    """Central interval of an entry."""
-    return f"{posterior.lower[entry]:{form}} to {posterior.upper[entry]:{form}}"
+    interval = f"{posterior.lower[entry]:.3g} to {posterior.upper[entry]:.3g}"
+    return {"posterior sd": cell(posterior.sd[entry], ".2g"), "94 % interval": interval}

@@ -14,7 +14,7 @@ from bayesattn._util.text import cell, with_error
 from bayesattn.jobs import runs
 from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.plots import heads_figure
-from bayesattn.jobs.tables import interval, losses_table
+from bayesattn.jobs.tables import losses_table
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.questions.heads import Heads, Losses, Removal, predicted_losses
@@ -169,7 +169,8 @@ def _print(
 
 
 def _score(of: Heads, at: int) -> dict[str, str]:
-    return {"score": with_error(of.scores[at], of.sd[at]), "94 % interval": interval(of, at, ".2f")}
+    interval = f"{of.lower[at]:.2f} to {of.upper[at]:.2f}"
+    return {"score": with_error(of.scores[at], of.sd[at]), "94 % interval": interval}
 
 
 def _print_removal(removal: Removal) -> None:
