@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayesattn._util.checks import Checked, entries, names, not_negative, positive, positive_integer, shown
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn.errors import BayesattnError
 
 SKIP = "skip"
 LARGEST_WIDTH = 10**12

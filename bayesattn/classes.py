@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, finite_array, labels_array, readable, shown
 from bayesattn._util.checks import names as checked_names
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import as_html, as_text, with_error
 from bayesattn._util.types import Classes
+from bayesattn.errors import BayesattnError
 
 CONFIDENCE_BINS = 10
 """Number of equally wide bins of confidence in the calibration error."""

@@ -19,9 +19,9 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer, require_memory
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.text import Described
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.kernels.path_inputs import without_single_output
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, labels_array, owned, reals, require_memory
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
 from bayesattn._util.types import Batches
 from bayesattn.architecture import Architecture
 from bayesattn.classes import OneHot, names_of_outputs
 from bayesattn.compressed import Compressed
+from bayesattn.errors import BayesattnError
 from bayesattn.gather import gather as gathered
 
 PARTS = ("test", "validation")

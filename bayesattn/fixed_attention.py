@@ -28,8 +28,8 @@ from bayesattn._util.checks import (
     shown,
     truth,
 )
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
+from bayesattn.errors import BayesattnError
 
 READOUTS = ("last", "first", "mean")
 EVERY_POSITION = "all"

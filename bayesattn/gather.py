@@ -14,12 +14,12 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, finite_array, readable, require_kind, shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn._util.types import Batches, Examples
 from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels
 from bayesattn.compressed import Compressed, read_store, triangle_of, write_store
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import checked_path_inputs
 
 BLOCK_BYTES = 2**23

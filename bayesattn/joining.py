@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesattn._util.checks import require_memory, shown
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
+from bayesattn._util.types import PlainDict
+from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import (
     CHAIN_AXES,

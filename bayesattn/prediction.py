@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
 from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
+from bayesattn.errors import BayesattnError
 from bayesattn.models.conditional import class_probabilities, has_two_classes
 from bayesattn.models.draws import Draws, opened_with_network
 from bayesattn.models.network_posterior import NetworkPosterior

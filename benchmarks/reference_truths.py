@@ -17,9 +17,9 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float, Key
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, require_new
 from bayesattn._util.random import stream
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Path as PathPosterior
 from bayesattn.models.model import Model
 from bayesattn.network import effective_weights, network

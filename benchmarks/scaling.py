@@ -18,7 +18,7 @@ from timing import interleaved_seconds
 import bayesattn as ba
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
-from bayesattn.kernels.choice import form_at
+from bayesattn.kernels.forms import form_at
 from bayesattn.theory.bartlett import layer_shapes, unwhiten
 from bayesattn.theory.potential import potential, problem_of
 

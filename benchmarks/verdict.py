@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn.checks.predicted import Predicted, predicted
+from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, MARGIN

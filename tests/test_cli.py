@@ -21,8 +21,8 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn._util.progress import Bars
 from bayesattn.checks.comparison import Compared
-from bayesattn.checks.predicted import predicted
 from bayesattn.checks.ranks import least_tail, uniform_probability
+from bayesattn.checks.theory_predictions import predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs import cli
 from bayesattn.jobs.cli import screen

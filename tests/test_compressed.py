@@ -23,9 +23,9 @@ from bayesattn import runs
 from bayesattn._util.random import fingerprint
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
-from bayesattn.kernels.choice import FORMS, gaussian_process
 from bayesattn.kernels.conditionals import conditional_moments, is_singular
 from bayesattn.kernels.expansions import expansion
+from bayesattn.kernels.forms import FORMS, gaussian_process
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.models import Tokens, collapsed

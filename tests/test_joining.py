@@ -15,7 +15,7 @@ from bayesattn import models, runs
 from bayesattn._util.random import fingerprint
 from bayesattn.checks import mean_predictor
 from bayesattn.checks.diagnostics import summary
-from bayesattn.checks.predicted import Predicted
+from bayesattn.checks.theory_predictions import Predicted
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import plots
 from bayesattn.jobs.plots.run import Names, names_of

@@ -13,7 +13,7 @@ from rich.console import Console
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn._util import progress as _progress
-from bayesattn._util import watched
+from bayesattn._util import slow_loops
 from bayesattn._util.progress import NOTEBOOK_COLUMNS, Bars
 from tests import zoo
 from tests.screens import Terminal
@@ -197,13 +197,13 @@ def test_what_is_printed_into_a_file_meanwhile_goes_there(monkeypatch):
 
 
 def test_work_that_turns_out_to_be_slow_gets_a_bar(capfd, monkeypatch):
-    assert watched.SLOW_SECONDS == 2
-    monkeypatch.setattr(watched, "SLOW_SECONDS", 0.05)
+    assert slow_loops.SLOW_SECONDS == 2
+    monkeypatch.setattr(slow_loops, "SLOW_SECONDS", 0.05)
     monkeypatch.setattr(_progress, "LINE_SECONDS", 0.02)
-    assert list(watched.watched(range(5), "quick")) == [0, 1, 2, 3, 4]
+    assert list(slow_loops.watched(range(5), "quick")) == [0, 1, 2, 3, 4]
     assert capfd.readouterr() == ("", "")
     done = []
-    for item in watched.watched(range(8), "slow", "parts"):
+    for item in slow_loops.watched(range(8), "slow", "parts"):
         time.sleep(0.03)
         done.append(item)
     assert done == [*range(8)]
@@ -211,10 +211,10 @@ def test_work_that_turns_out_to_be_slow_gets_a_bar(capfd, monkeypatch):
     assert lines
     assert all(re.match(r"bayesattn: slow: \d/8 parts, ", line) for line in lines)
     # The last of two parts is no longer than what is over.
-    for _ in watched.watched(range(2), "nearly done"):
+    for _ in slow_loops.watched(range(2), "nearly done"):
         time.sleep(0.03)
     assert capfd.readouterr() == ("", "")
-    steps = watched.watched(itertools.count(), "without an end")
+    steps = slow_loops.watched(itertools.count(), "without an end")
     for step in steps:
         time.sleep(0.03)
         if step == 4:

@@ -17,7 +17,7 @@ from matplotlib.colors import to_rgb
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn.checks.predicted import predicted
+from bayesattn.checks.theory_predictions import predicted
 from bayesattn.jobs import report, tables
 from bayesattn.jobs.plots.style import ON_DARK, ON_LIGHT, palette
 from bayesattn.jobs.report import figures

@@ -11,7 +11,7 @@ from bayesattn import runs
 from bayesattn._util.checks import shown
 from bayesattn._util.text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.checks.accuracy import accuracy_of, percent
-from bayesattn.checks.predicted import Predicted
+from bayesattn.checks.theory_predictions import Predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.classes import class_accuracy, class_scores
 from bayesattn.jobs import plots

@@ -14,7 +14,7 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn.checks import mean_predictor
-from bayesattn.checks.predicted import predicted
+from bayesattn.checks.theory_predictions import predicted
 from bayesattn.questions import exchangeable
 from tests.posteriors import tiny_model
 from tests.zoo import LIGHT

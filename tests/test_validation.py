@@ -15,8 +15,8 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.checks import alignment, mean_predictor, validation
 from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, next_order
-from bayesattn.checks.predicted import Predicted, predicted
 from bayesattn.checks.scaling import remainder, scaling
+from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, VERDICTS, overall
 from bayesattn.jobs import plots
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainMapping
 from bayesattn._util.text import Described
+from bayesattn._util.types import PlainMapping
+from bayesattn.errors import BayesattnError
 
 Checked = Any
 """Argument that the function checks itself, so that its ValueError says what is wrong."""

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from bayesattn._util.errors import MissingLibrary
+from bayesattn.errors import MissingLibrary
 
 EXTRAS = {
     "images": {"sklearn": "scikit-learn"},

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::[A-Za-z][A-Za-z0-9+.-]+:/)")
 """Beginning of a URL, or of a chain of URLs (fsspec). `Path` collapses two slashes to one. A Windows drive has one letter.

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from bayesattn._util.checks import memory_limit, shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
-from bayesattn._util.plain import PlainDict
+from bayesattn._util.types import PlainDict
+from bayesattn.errors import BayesattnError
 
 MOST_TOML_BYTES = 2**20
 MOST_TOML_DEPTH = 20

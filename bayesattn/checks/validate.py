@@ -6,7 +6,6 @@ import numpy as np
 import xarray as xr
 
 from bayesattn._util.checks import positive
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.accuracy import accuracy_of
 from bayesattn.checks.alignment import alignment_over_draws
@@ -14,9 +13,10 @@ from bayesattn.checks.comparison import along_directions, joint_p_of
 from bayesattn.checks.diagnostics import diagnose
 from bayesattn.checks.mean_predictor import outputs_of, readout_batches
 from bayesattn.checks.mixing import from_below_diagonal, moments, on_and_below_diagonal
-from bayesattn.checks.predicted import Predicted, predicted
+from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validation import MIXING, Validation
 from bayesattn.checks.verdict import LEVEL, MARGIN
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.models.draws import ORDER_PARAMETER_AXES, Draws, opened_with_fixed_attention, order_parameters_in
 from bayesattn.models.earlier import draws_first

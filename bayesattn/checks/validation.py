@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described, with_error
+from bayesattn._util.types import PlainDict
 from bayesattn.checks.accuracy import Accuracy
 from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.comparison import Compared, level_of_each, next_order
 from bayesattn.checks.diagnostics import Diagnostics
 from bayesattn.checks.mixing import from_below_diagonal
-from bayesattn.checks.predicted import Matrix, size_of
+from bayesattn.checks.theory_predictions import Matrix, size_of
 from bayesattn.checks.verdict import (
     CANNOT_TELL,
     DOES_NOT_HOLD,

@@ -1,6 +1,5 @@
 """Kernels of attention paths, and the Gaussian process of the labels: one density, three ways to compute it."""
 
-from bayesattn.kernels.choice import FORMS, compressed, gaussian_process
 from bayesattn.kernels.conditionals import (
     Prediction,
     conditional_moments,
@@ -10,6 +9,7 @@ from bayesattn.kernels.conditionals import (
     sample_labels,
 )
 from bayesattn.kernels.expansions import EnergyExpansion, expansion, expansion_in_factor
+from bayesattn.kernels.forms import FORMS, compressed, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
 from bayesattn.kernels.path_inputs import Factor, OrderParameter, kernel
 

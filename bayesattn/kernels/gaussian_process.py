@@ -2,7 +2,7 @@
 
 Given U, the network is a Gaussian process. One object gives theory and samplers everything they need from the training
 data. It has three exact forms, which differ only in cost: `ByPairs`, `ByFeatures` and `InFeatureSpace`
-(`bayesattn.kernels.choice` picks the cheapest). With m outputs, F has one row per (path, output) pair. Y is stored in
+(`bayesattn.kernels.forms` picks the cheapest). With m outputs, F has one row per (path, output) pair. Y is stored in
 shape (P, m); in formulas it is one vector of P m rows, one per (example, output) pair. The density is that of one output
 on P m examples with Pi m path inputs (THEORY section 8).
 

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, finite_array, is_traced, labels_array
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 
 PIVOT_ROUNDING = 10.0
 """A pivot may be only rounding if it is below this multiple of the largest pivot's rounding."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs
 
 LARGEST_LOG_RATE = 12.0

@@ -9,10 +9,9 @@ import numpy as np
 
 from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked, entries, not_negative, one_of, owned, positive_integer, truth
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
-from bayesattn._util.types import LayersOfHeads
+from bayesattn._util.types import LayersOfHeads, PlainDict
 from bayesattn.dataset import SequenceDataset
+from bayesattn.errors import BayesattnError
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior, listed, of_dataset
 from bayesattn.models.tokens import Tokens

@@ -19,11 +19,11 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn import kernels
 from bayesattn._util.checks import one_of
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels import GaussianProcess, sample_labels
-from bayesattn.kernels.choice import cheapest_form, compressed_examples
 from bayesattn.kernels.float32 import Float32Gradients
+from bayesattn.kernels.forms import cheapest_form, compressed_examples
 from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.models import latent_outputs

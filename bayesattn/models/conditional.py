@@ -19,8 +19,8 @@ from scipy import stats
 
 from bayesattn import kernels
 from bayesattn._util.checks import Checked
-from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels import Factor, GaussianProcess, moments_at_factor
 from bayesattn.kernels.path_inputs import Features, checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs

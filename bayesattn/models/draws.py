@@ -14,9 +14,9 @@ import tomli_w
 from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown, warn_of_swapped_axes
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.openers import OPENERS
-from bayesattn._util.plain import PlainDict
+from bayesattn._util.types import PlainDict
+from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior, is_network

@@ -3,9 +3,9 @@
 import jax
 
 from bayesattn._util.checks import memory_limit
-from bayesattn._util.errors import BayesattnError
-from bayesattn.kernels.choice import expands_in_factor
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.expansions import BLOCK_BYTES
+from bayesattn.kernels.forms import expands_in_factor
 from bayesattn.models.posterior import Posterior, parameterisation_of
 from bayesattn.theory.potential import Shapes, too_many
 

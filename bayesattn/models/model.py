@@ -10,13 +10,13 @@ import numpy as np
 from jax.core import eval_context
 
 from bayesattn import fixed_attention
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import rounded
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.types import PlainDict
 from bayesattn.architecture import Architecture
 from bayesattn.dataset import Dataset
-from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_process
+from bayesattn.errors import BayesattnError
+from bayesattn.kernels.forms import by_products, cheapest_form, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import require_paths
 from bayesattn.likelihoods import require_gaussian

@@ -15,11 +15,11 @@ import tomli_w
 
 from bayesattn import likelihoods
 from bayesattn._util.checks import shown
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
+from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.models.arviz import DATA_GROUPS, data_groups, dataset
 from bayesattn.models.attention_model import AttentionModel

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn import fixed_attention
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import Outputs
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Sites

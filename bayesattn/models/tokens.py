@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bayesattn import fixed_attention
 from bayesattn._util.checks import OwnsArrays, one_of, owned
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 
 class TokenDataset(NamedTuple):

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import positive_integer, seed_number
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale
 from bayesattn.models.draws import Draws, in_order_of_rows, opened_with_network
 from bayesattn.models.earlier import draws_first

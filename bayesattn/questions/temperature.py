@@ -8,10 +8,10 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn._util.checks import positive
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.types import PlainDict
 from bayesattn.checks.accuracy import share_right
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.theory.evidence import NEGLIGIBLE_LOG_ODDS, competing
 from bayesattn.theory.predictor import outputs_at, readouts

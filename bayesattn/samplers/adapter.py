@@ -20,7 +20,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
 
 from bayesattn._util.checks import positive, positive_integer
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 Vector = Float[Array, " coordinate"]
 MOST_ENERGY_ERROR = 1000.0

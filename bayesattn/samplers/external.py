@@ -20,8 +20,8 @@ from numpyro.infer.ensemble import EnsembleSampler
 from numpyro.infer.mcmc import MCMCKernel
 
 from bayesattn._util.checks import shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import branch, first_key
+from bayesattn.errors import BayesattnError
 from bayesattn.models.interface import STATISTICS
 from bayesattn.models.parameterisation import Parameterisation
 

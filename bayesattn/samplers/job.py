@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from bayesattn._util.checks import one_of, positive, positive_integer, seed_number, shown, suggestion, truth
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn.errors import BayesattnError
 from bayesattn.models.model import Model
 from bayesattn.models.posterior import Posterior
 from bayesattn.models.registry import NAMES, names_where

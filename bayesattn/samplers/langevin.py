@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from bayesattn._util.checks import positive, positive_integer, truth
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation
 from bayesattn.samplers.adapter import (
     MOST_ENERGY_ERROR,

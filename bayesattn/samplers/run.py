@@ -16,9 +16,9 @@ import numpy as np
 import tomli_w
 
 from bayesattn._util.checks import one_of
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.progress import callback, preparing
 from bayesattn._util.settings import with_own_settings
+from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import axes, axis_names, data_groups, tree_of
 from bayesattn.models.posterior import Posterior
 from bayesattn.models.stored_model import ATTRIBUTE, described, plain_table

@@ -17,10 +17,10 @@ from numpyro.infer.util import compute_log_probs
 from scipy import special
 
 from bayesattn._util.checks import positive_integer, require_kind, seed_number
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation, parameterisation_of
 from bayesattn.models.interface import from_vectors
 from bayesattn.models.posterior import Posterior

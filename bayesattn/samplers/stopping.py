@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import positive
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainMapping
+from bayesattn._util.types import PlainMapping
+from bayesattn.errors import BayesattnError
 from bayesattn.models import CENTRAL
 from bayesattn.samplers.job import Job
 

@@ -19,7 +19,7 @@ from numpyro.infer.util import initialize_model
 from numpyro.primitives import Message, Messenger
 
 from bayesattn._util.checks import positive, positive_integer
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 from bayesattn.samplers.adapter import MOST_ENERGY_ERROR, statistics_of
 
 REPLICAS = 12

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bayesattn._util.checks import one_of, positive, positive_integer, seed_number
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 
 def checked_settings(task: Any, known_heads: tuple[str, ...]) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import positive_integer
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn.classes import one_hot
+from bayesattn.errors import BayesattnError
 from bayesattn.models.tokens import TokenDataset
 from bayesattn.tasks.checks import checked_settings
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import number, positive_integer, require_memory
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 from bayesattn.models.tokens import TokenDataset
 from bayesattn.tasks.checks import checked_settings
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from bayesattn import tasks
 from bayesattn._util.checks import number, shown, suggestion
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
-from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
+from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import BY_NAME
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.model import Model

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bayesattn._util.checks import LARGEST_COUNT, shown, suggestion
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
+from bayesattn._util.types import PlainDict
+from bayesattn.errors import BayesattnError
 
 LONGEST_KEY = 200
 """Largest number of characters of a key that an error shows."""

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, is_traced
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import symmetric
 from bayesattn.theory.arguments import gaussian_density

@@ -3,8 +3,8 @@
 import jax
 
 from bayesattn._util.checks import Checked, is_traced, positive
-from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.gaussian_process import GaussianProcess
 
 

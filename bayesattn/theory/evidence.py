@@ -18,13 +18,13 @@ from jaxtyping import Array, Float, Key
 from scipy import special
 
 from bayesattn._util.checks import Checked, is_traced, positive, positive_integer, seed_number
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import branch, digest, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
-from bayesattn.kernels.choice import compressed
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.conditionals import is_singular
+from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.annealing import MOVES, Singular, ToPosterior, anneal, bridge, prior_draws
 from bayesattn.theory.arguments import gaussian_density, refuse_traced

@@ -27,8 +27,8 @@ from bayesattn._util.checks import Checked, one_of
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import as_html, as_text
 from bayesattn.architecture import Architecture
-from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import Prediction
+from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.path_inputs import by_label, checked_path_inputs, scaled_features
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import layer_shapes

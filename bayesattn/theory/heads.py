@@ -4,8 +4,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import Checked, finite_array
-from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 
 
 def head_scores(order_parameter: Checked, arch: Architecture) -> list[np.ndarray]:

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, finite_array, labels_array, reals
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
+from bayesattn.errors import BayesattnError
 
 
 @with_own_settings

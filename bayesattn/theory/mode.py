@@ -12,8 +12,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bayesattn._util.checks import Checked
 from bayesattn.architecture import Architecture
-from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import is_singular
+from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.bartlett import (
     affine_from_whitened,

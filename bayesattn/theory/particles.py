@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import optimize, special
 
-from bayesattn._util.watched import watched
+from bayesattn._util.slow_loops import watched
 
 LEAST_EFFECTIVE_SHARE = 0.5
 """Effective share of the particles after each step from one power to the next."""

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
-from bayesattn.kernels.choice import expands_in_factor
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
+from bayesattn.kernels.forms import expands_in_factor
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import Factor
 from bayesattn.theory.bartlett import LayerShape, Order, Skips, cholesky_factors, log_prior

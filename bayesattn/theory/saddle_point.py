@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bayesattn._util.checks import Checked, positive, positive_integer, shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import as_html, as_text
 from bayesattn.architecture import Architecture
-from bayesattn.kernels.choice import compressed
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.conditionals import LEAST_PIVOT, is_singular
+from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
 from bayesattn.kernels.path_inputs import Number
 from bayesattn.theory.action import number_or_matrix

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from safetensors.numpy import load_file
 
 from bayesattn._util.checks import finite_array, positive_integer
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 from bayesattn.models.tokens import TokenDataset
 from reproductions.one_shot.images import Images, load_images
 

@@ -11,7 +11,7 @@ import numpy as np
 import platformdirs
 from jaxtyping import Float, Int
 
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
 OMNIGLOT = {

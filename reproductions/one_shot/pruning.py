@@ -16,10 +16,10 @@ from scipy import stats
 
 from bayesattn import theory
 from bayesattn._util.checks import Checked, finite_array
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.models.draws import is_tree_or_run, order_parameters_of
 from bayesattn.network import path_readouts

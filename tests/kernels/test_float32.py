@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.kernels.choice import FORMS, compressed, gaussian_process
 from bayesattn.kernels.float32 import Float32Gradients
+from bayesattn.kernels.forms import FORMS, compressed, gaussian_process
 from tests.conftest import relative_error
 
 ROUNDING = 1e-4

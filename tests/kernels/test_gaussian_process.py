@@ -10,10 +10,10 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.kernels import energies, expansions
-from bayesattn.kernels.choice import FORMS, cheapest_form, compressed, form_at, gaussian_process
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out, moments_at_factor, sample_labels
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.kernels.feature_space import mixes_pairs
+from bayesattn.kernels.forms import FORMS, cheapest_form, compressed, form_at, gaussian_process
 from bayesattn.theory.bartlett import layer_shapes
 from tests.conftest import relative_error
 from tests.statistics import likely

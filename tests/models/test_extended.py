@@ -12,8 +12,8 @@ import bayesattn as ba
 from bayesattn.checks.accuracy import share_right
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
-from bayesattn.kernels.choice import gaussian_process
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
+from bayesattn.kernels.forms import gaussian_process
 from bayesattn.models import Tokens, collapsed, path
 from bayesattn.network import effective_weights
 from bayesattn.questions import calibration

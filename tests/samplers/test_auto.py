@@ -11,7 +11,7 @@ from numpyro import distributions as dist
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks.diagnostics import FEWEST_ROUND_TRIPS
-from bayesattn.samplers import Job, goal, suited_sampler
+from bayesattn.samplers import Job, stopping, suited_sampler
 from bayesattn.samplers.stopping import warn_of_poor_mixing
 from bayesattn.samplers.tempered import Tempered
 from tests.posteriors import two_modes
@@ -140,6 +140,6 @@ def test_chains_that_have_not_mixed_are_told():
 def test_sampling_itself_says_that_chains_have_not_mixed(drawn, monkeypatch):
     """Of fewer draws than are enough: 100 of two chains."""
     model, _ = two_modes()
-    monkeypatch.setattr(goal, "FEWEST_EFFECTIVE_DRAWS", 150)
+    monkeypatch.setattr(stopping, "FEWEST_EFFECTIVE_DRAWS", 150)
     with pytest.warns(UserWarning, match="chains have not mixed"):
         ba.sample(model, **SMALL | {"chains": 2, "draws": 100})

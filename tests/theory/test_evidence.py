@@ -10,7 +10,7 @@ import pytest
 from scipy import special, stats
 
 import bayesattn as ba
-from bayesattn.kernels.choice import gaussian_process
+from bayesattn.kernels.forms import gaussian_process
 from bayesattn.theory import potential as potentials
 from bayesattn.theory.bartlett import layer_shapes, mirrored
 from bayesattn.theory.evidence import competing

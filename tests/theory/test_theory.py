@@ -12,8 +12,8 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import models
-from bayesattn.kernels.choice import FORMS, gaussian_process
 from bayesattn.kernels.expansions import expansion
+from bayesattn.kernels.forms import FORMS, gaussian_process
 from bayesattn.models import model as posterior
 from bayesattn.theory import bartlett, mode, potential, saddle_point
 from tests.conftest import model_of, relative_error

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, require_new
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.cli import screen
 from bayesattn.models.memory import bytes_needed
 from bayesattn.samplers import AUTO, SAMPLERS

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.plots import KINDS
 from bayesattn.jobs.plots.run import figure_and_lacking

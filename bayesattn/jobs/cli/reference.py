@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import cells
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.cli import options, screen
 from bayesattn.questions.reference import load, names
 from bayesattn.questions.reference.formats import FORMATS

@@ -9,14 +9,14 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.checks import positive
-from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import rounded, with_error
+from bayesattn._util.types import PlainDict
 from bayesattn.checks import verdict
 from bayesattn.checks.accuracy import ALL_PATHS, Gain, binomial_error, percent, percent_with_error
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.diagnostics import watched_examples
-from bayesattn.checks.predicted import predicted
 from bayesattn.checks.scaling import remainder, scaling
+from bayesattn.checks.theory_predictions import predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import LEVEL, MARGIN
 from bayesattn.jobs.cli import options, screen

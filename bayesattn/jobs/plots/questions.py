@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bayesattn._util.checks import require_kind, shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn.checks.ranks import ecdf_band, ecdf_difference
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots.run import intervals
 from bayesattn.jobs.plots.style import MARKERS, heat_map, legend_below, literal, palette, short, whole_numbers
 from bayesattn.questions.calibration import VERDICTS, Calibration

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
 from bayesattn._util.checks import one_of
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
+from bayesattn._util.types import PlainDict
 from bayesattn.architecture import Architecture
 from bayesattn.checks.accuracy import share_right
 from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, moments
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots import diagnostics
 from bayesattn.jobs.plots.style import (
     MOST_ROWS_WITH_ENTRIES,

@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
 from bayesattn._util.checks import Checked
-from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import rounded, with_error
+from bayesattn._util.types import PlainDict
 from bayesattn.checks.alignment import Alignment, why_unaligned
-from bayesattn.checks.predicted import size_of
+from bayesattn.checks.theory_predictions import size_of
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
 from bayesattn.models.draws import Draws
 from bayesattn.questions.temperature import Candidate, by_evidence, by_gp_evidence

@@ -10,15 +10,15 @@ import jax
 import numpy as np
 import xarray as xr
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
-from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest, fingerprint
 from bayesattn._util.settings import with_own_settings
-from bayesattn.checks.predicted import Predicted, predicted
+from bayesattn._util.types import PlainDict
+from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validate import validate
 from bayesattn.checks.verdict import LEVEL
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs import tables
 from bayesattn.jobs.plots import KINDS, validation_figure
 from bayesattn.jobs.plots.diagnostics import scalars

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import filelock
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import sync_folder, user_path
+from bayesattn.errors import BayesattnError
 
 FOLDER = ".run"
 """Hidden folder inside a run, with checkpoints, log and lock."""

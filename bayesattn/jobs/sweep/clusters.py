@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
-from bayesattn._util.plain import PlainMapping
+from bayesattn._util.types import PlainMapping
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs.sweep.plan import Cluster, Sweep
 from bayesattn.samplers.blocks import cores
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, cast
 import filelock
 import pandas as pd
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file
-from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.processes import require_main_guard
+from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
 from bayesattn.jobs.sweep import clusters
 from bayesattn.jobs.sweep.plan import Planned, Sweep, flat

@@ -10,8 +10,8 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, not_negative, positive
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
+from bayesattn.errors import BayesattnError
 from bayesattn.questions.exchangeable.kernels import checked_batch, checked_kernel, gram, similarity
 
 

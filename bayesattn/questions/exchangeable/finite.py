@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from scipy import linalg, special
 
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 POSTERIOR_TOLERANCE = 1e-9
 """Largest difference in any entry between two posteriors that count as equal."""

@@ -6,8 +6,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, finite_array, one_of, positive
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
+from bayesattn.errors import BayesattnError
 
 KERNELS = ("linear", "exponential", "gaussian")
 LARGEST_NORM_DEVIATION = 1e-6

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy import special
 
 from bayesattn._util.checks import Checked, finite_array, positive, positive_integer
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 LEAST_EIGENVALUE = 1e-30
 """Eigenvalues up to this size are left out."""

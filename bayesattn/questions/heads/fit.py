@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float
 from scipy import special
 
 from bayesattn.compressed import Compressed
-from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import conditional_moments
+from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.models.model import Model

@@ -23,13 +23,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bayesattn._util.checks import Checked, positive_integer, require_kind, seed_number
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
-from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
-from bayesattn.kernels.choice import compressed
+from bayesattn.errors import BayesattnError
+from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in

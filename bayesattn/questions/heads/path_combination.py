@@ -12,11 +12,11 @@ import xarray as xr
 from jaxtyping import Float
 
 from bayesattn._util.checks import number, positive_integer, shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
-from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.theory.heads import path_correlations

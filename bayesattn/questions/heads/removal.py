@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, positive_integer
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described
-from bayesattn._util.watched import watched
+from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import Draws, opened_with_network
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, number, positive_integer, require_kind
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described, with_error
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
 from bayesattn.models.model import has_fixed_attention

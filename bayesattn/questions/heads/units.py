@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import Checked, entries, shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.theory.heads import relative_scores
 

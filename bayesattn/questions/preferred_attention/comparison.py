@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayesattn._util.checks import Checked, entries, names, positive_integer, shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
+from bayesattn.errors import BayesattnError
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.questions.preferred_attention.evidence import checked_layers
 from bayesattn.questions.preferred_attention.most_probable import log_prior_of

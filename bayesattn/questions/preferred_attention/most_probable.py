@@ -13,9 +13,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, one_of, positive, positive_integer, truth
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
+from bayesattn.errors import BayesattnError
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.queries_keys import Heads
 from bayesattn.models.sampled_attention import CollapsedAttention

@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import one_of
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import digest, rounded
 from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.classes import one_hot
+from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import Categorical, Gaussian, Likelihood, Poisson, StudentT
 from bayesattn.models.model import Model
 from bayesattn.questions.reference.truth import Truth

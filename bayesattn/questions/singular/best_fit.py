@@ -10,11 +10,11 @@ from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
 from bayesattn._util.checks import Checked, number
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import stream
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
+from bayesattn.errors import BayesattnError
 from bayesattn.models import Path
 from bayesattn.models.model import Model
 from bayesattn.network import network

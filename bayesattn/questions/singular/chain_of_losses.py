@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 
 from bayesattn._util.checks import Checked, finite, not_negative, reals
-from bayesattn._util.errors import BayesattnError
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
+from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import CHAIN_AXES
 from bayesattn.models.model import Model
 from bayesattn.questions.singular.best_fit import best_fit_of, reduced, regression

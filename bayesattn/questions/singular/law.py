@@ -14,8 +14,8 @@ from jaxtyping import Float
 from scipy import optimize, sparse
 
 from bayesattn._util.checks import Checked, entries, positive_integer, require_kind
-from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 
 SLACK = 1e-9
 """Amount by which a point of the optimal face may exceed the least cost."""

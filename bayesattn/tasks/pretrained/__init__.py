@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from bayesattn._util.checks import Checked, entries, positive_integer, readable, real_array, shown
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import require_new, user_path
-from bayesattn._util.watched import watched
+from bayesattn._util.slow_loops import watched
+from bayesattn.errors import BayesattnError
 from bayesattn.fixed_attention import checked_mask, checked_tolerance
 from bayesattn.tasks.pretrained.activations import Store, TransformerActivations
 from bayesattn.tasks.pretrained.padding import at_places, equally_long, padded_ends, warn_if_padded, without_padding

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import Checked, require_kind, require_memory, truth
-from bayesattn._util.errors import BayesattnError
+from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described
-from bayesattn._util.watched import watched
+from bayesattn.errors import BayesattnError
 from bayesattn.fixed_attention import (
     ROW_TOLERANCE,
     cause_of_sums,

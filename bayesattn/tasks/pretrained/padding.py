@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 from bayesattn._util.checks import readable
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 
 def equally_long(

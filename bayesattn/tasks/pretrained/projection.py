@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, positive_integer
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
+from bayesattn.errors import BayesattnError
 from bayesattn.fixed_attention import checked_tokens
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from bayesattn._util.checks import shown
-from bayesattn._util.errors import BayesattnError
+from bayesattn.errors import BayesattnError
 
 EAGER = (
     "load it with attn_implementation='eager', or call model.set_attn_implementation('eager'): other implementations do not"

@@ -7,8 +7,8 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from bayesattn._util.checks import one_of, positive
-from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.feature_space import ByFeatures, InFeatureSpace, mixes_pairs
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples, smaller_by_features
 from bayesattn.kernels.pairs import ByPairs, pairs_of

@@ -1,2 +1,0 @@
-from bayesattn.errors import BayesattnError as BayesattnError
-from bayesattn.errors import MissingLibrary as MissingLibrary
