@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayesattn._util.checks import Checked, entries, names, not_negative, positive, positive_integer, shown
-from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 
 SKIP = "skip"

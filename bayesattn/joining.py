@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesattn._util.checks import require_memory, shown
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import (

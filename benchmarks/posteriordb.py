@@ -20,7 +20,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn._util.files import replace_file, require_new
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import Categorical, Gaussian, Poisson, StudentT
 from bayesattn.models.model import Model

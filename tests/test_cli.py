@@ -226,8 +226,8 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     # A theory at another temperature than the draws: the same command must say so and end with 1.
     honest = ba.validate
 
-    def dishonest(model, tree, **how):
-        return honest(model, tree, **how | {"prediction": predicted(model.replace(temperature=1.0))})
+    def dishonest(draws, model, **how):
+        return honest(draws, model=model, **how | {"prediction": predicted(model.replace(temperature=1.0))})
 
     monkeypatch.setattr(ba, "validate", dishonest)
     status, out, _ = run(*command)

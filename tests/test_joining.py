@@ -152,7 +152,7 @@ def changed(tree, group, **variables):
 
 
 OF_BOTH = {
-    "validate": ba.validate,
+    "validate": lambda model, draws: ba.validate(draws, model=model),
     "predict": lambda model, draws: ba.predict(draws, model.test_path_inputs, model=model),
     "with_groups": lambda model, draws: ba.with_groups(draws, "prior", model=model),
     "weights": lambda model, draws: ba.weights(draws, model=model),

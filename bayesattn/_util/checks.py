@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn._util.text import Described
-from bayesattn._util.types import PlainMapping
 from bayesattn.errors import BayesattnError
 
 Checked = Any

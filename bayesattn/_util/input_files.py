@@ -15,7 +15,7 @@ import numpy as np
 
 from bayesattn._util.checks import memory_limit, shown
 from bayesattn._util.files import user_path
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
 
 MOST_TOML_BYTES = 2**20

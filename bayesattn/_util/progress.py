@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import duration, printable
-from bayesattn._util.types import PlainDict
 from bayesattn.errors import BayesattnError
 
 if TYPE_CHECKING:

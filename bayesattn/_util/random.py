@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
 
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 
 IMPLEMENTATION = "threefry2x32"
 """Implementation of all random keys."""

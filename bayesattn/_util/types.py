@@ -1,7 +1,6 @@
-"""Types of arguments, from which functions make arrays or numbers themselves, and of plain values, as in JSON and TOML."""
+"""Types of arguments, from which functions make arrays or numbers themselves."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -13,7 +12,3 @@ Batches = Iterable[Examples] | Examples | Mapping[str, ArrayLike]
 """Examples batch by batch, or as one pair of arrays, which may be on disk or of Dask."""
 LayersOfHeads = Sequence[ArrayLike | tuple[ArrayLike, ArrayLike]]
 """Heads of each layer: bilinear forms (H_l, N_0, N_0), or queries and keys, each of shape (H_l, G, N_0)."""
-PlainDict = dict[str, Any]
-"""Numbers, texts, truth values, and lists and dictionaries of them, by name."""
-PlainMapping = Mapping[str, Any]
-"""The same, to be read alone."""

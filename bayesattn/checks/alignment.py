@@ -12,10 +12,10 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn import theory
 from bayesattn._util.checks import Checked
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import rounded, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.accuracy import Outcome, outcome_of, plain_values
 from bayesattn.checks.mean_predictor import gp_of_group
 from bayesattn.kernels.gaussian_process import GaussianProcess

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 
 if TYPE_CHECKING:
     import pandas as pd

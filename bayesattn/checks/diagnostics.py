@@ -10,8 +10,8 @@ import xarray as xr
 from jaxtyping import Int
 
 from bayesattn._util.files import finite
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import Described, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_right
 from bayesattn.checks.mean_predictor import BATCHES_PER_CHAIN
 from bayesattn.checks.mixing import (

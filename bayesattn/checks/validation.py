@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float
 
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import Described, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.accuracy import Accuracy
 from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.comparison import Compared, level_of_each, next_order

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from bayesattn._util.checks import positive, shown
-from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods.categorical import Categorical
 from bayesattn.likelihoods.gaussian import Gaussian

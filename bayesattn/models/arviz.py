@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn._util.random import fingerprint
-from bayesattn._util.types import PlainMapping
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior

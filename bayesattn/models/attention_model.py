@@ -9,7 +9,8 @@ import numpy as np
 
 from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked, entries, not_negative, one_of, owned, positive_integer, truth
-from bayesattn._util.types import LayersOfHeads, PlainDict
+from bayesattn._util.plain_values import PlainDict
+from bayesattn._util.types import LayersOfHeads
 from bayesattn.dataset import SequenceDataset
 from bayesattn.errors import BayesattnError
 from bayesattn.models.model import Model

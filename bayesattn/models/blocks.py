@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn import fixed_attention
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.likelihoods import Outputs
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Sites

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn import kernels
 from bayesattn._util.checks import one_of
-from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels import GaussianProcess, sample_labels
 from bayesattn.kernels.float32 import Float32Gradients

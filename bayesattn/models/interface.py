@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike
 from numpyro.infer import MCMC
 
 from bayesattn._util.checks import Checked, finite_array, seed_number, shown, warn_of_swapped_axes
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import axes, axis_names, data_groups, dataset, tree_of
 from bayesattn.models.parameterisation import Parameterisation

@@ -15,7 +15,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import finite_array, owned, positive
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites
 from bayesattn.models.posterior import Posterior
 

@@ -10,9 +10,9 @@ import numpy as np
 from jax.core import eval_context
 
 from bayesattn import fixed_attention
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import rounded
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainDict
 from bayesattn.architecture import Architecture
 from bayesattn.dataset import Dataset
 from bayesattn.errors import BayesattnError

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeGuard
 import numpy as np
 
 from bayesattn._util.checks import labels_array, one_of, require_kind, shown
-from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels
 from bayesattn.errors import BayesattnError

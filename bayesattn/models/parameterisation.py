@@ -13,8 +13,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Key
 from numpyro.infer.util import log_density as log_density_of
 
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.random import first_key
-from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.models.posterior import Posterior, Sites, require_float64

@@ -11,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior

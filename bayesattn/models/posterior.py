@@ -12,10 +12,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import OwnsArrays, one_of
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import first_key
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
-from bayesattn._util.types import PlainDict
 from bayesattn.errors import BayesattnError
 
 Sites = dict[str, Array]

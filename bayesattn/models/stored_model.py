@@ -15,8 +15,8 @@ import tomli_w
 
 from bayesattn import likelihoods
 from bayesattn._util.checks import shown
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
-from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError

@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int
 from scipy import stats
 
 from bayesattn._util.checks import positive_integer
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uniform_probability
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model, collapsed, parameterisation_of

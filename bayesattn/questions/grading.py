@@ -10,9 +10,9 @@ from jaxtyping import Float
 from scipy import stats
 
 from bayesattn._util.checks import finite_array, positive, positive_integer
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM, LEVEL, doubts_about
 from bayesattn.errors import BayesattnError

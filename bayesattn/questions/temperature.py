@@ -8,8 +8,8 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn._util.checks import positive
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.accuracy import share_right
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import begin_drawing
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
-from bayesattn._util.types import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
 from bayesattn.models.model import has_fixed_attention

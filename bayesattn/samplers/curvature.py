@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import branch, fingerprint, stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainDict
 from bayesattn.models import Collapsed, Model, collapsed
 from bayesattn.samplers.hmc import Hmc
 from bayesattn.samplers.program import Program, program_of

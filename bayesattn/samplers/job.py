@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bayesattn._util.checks import one_of, positive, positive_integer, seed_number, shown, suggestion, truth
-from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.models.model import Model
 from bayesattn.models.posterior import Posterior

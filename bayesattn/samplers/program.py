@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.random import branch, first_key
-from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.models import CENTRAL, Parameterisation
 from bayesattn.samplers.adapter import Unadjusted

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import positive
-from bayesattn._util.types import PlainMapping
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.models import CENTRAL
 from bayesattn.samplers.job import Job

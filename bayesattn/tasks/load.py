@@ -9,7 +9,7 @@ from bayesattn import tasks
 from bayesattn._util.checks import number, shown, suggestion
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
-from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bayesattn._util.checks import LARGEST_COUNT, shown, suggestion
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
 
 LONGEST_KEY = 200

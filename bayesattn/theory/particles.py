@@ -35,8 +35,8 @@ Numbers = Float[np.ndarray, "island particle"]
 
 
 @runtime_checkable
-class Path(Protocol):
-    """Path between two densities, a pytree."""
+class Interpolation(Protocol):
+    """Geometric path between two densities, a pytree."""
 
     def log_densities(self, point: Point) -> tuple[Array, Array]:
         """Log density of the reference at a point, and log ratio of the target's density to it."""
@@ -104,7 +104,11 @@ class Particles(NamedTuple):
 
 
 def annealed(
-    key: Key[Array, ""], particles: Particles, path: Path, moves: int, least_share: float = LEAST_EFFECTIVE_SHARE
+    key: Key[Array, ""],
+    particles: Particles,
+    target: Interpolation,
+    moves: int,
+    least_share: float = LEAST_EFFECTIVE_SHARE,
 ) -> Particles:
     """Weighted particles of a path's target, from equally weighted ones of its reference.
 
@@ -113,26 +117,28 @@ def annealed(
     """
     power = 0.0
     for level in watched(itertools.count(), "annealing"):
-        ratios = log_ratios(particles.flat[0], path).reshape(particles.weights.shape)
+        ratios = log_ratios(particles.flat[0], target).reshape(particles.weights.shape)
         ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
         rise = longest_rise(ratios, 1 - power, least_share)
         power = 1.0 if rise >= 1 - power else power + rise
         particles = particles.reweighted(rise * ratios)._replace(powers=(*particles.powers, power))
         if power == 1:
             return particles
-        particles = moved(jax.random.fold_in(key, level), particles, path, power, moves)
+        particles = moved(jax.random.fold_in(key, level), particles, target, power, moves)
     raise AssertionError  # never reached
 
 
-def log_ratios(points: Float[np.ndarray, "particle coordinate"], path: Path) -> Float[np.ndarray, " particle"]:
+def log_ratios(
+    points: Float[np.ndarray, "particle coordinate"], target: Interpolation
+) -> Float[np.ndarray, " particle"]:
     """Log ratio of target to reference at each point; NaN where it is undefined."""
-    return np.asarray(_log_ratios(points, path))
+    return np.asarray(_log_ratios(points, target))
 
 
 @jax.jit
-def _log_ratios(points: Float[Array, "particle coordinate"], path: Path) -> Float[Array, " particle"]:
+def _log_ratios(points: Float[Array, "particle coordinate"], target: Interpolation) -> Float[Array, " particle"]:
     # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return jax.lax.map(lambda point: path.log_densities(point)[1], points)
+    return jax.lax.map(lambda point: target.log_densities(point)[1], points)
 
 
 def longest_rise(log_ratios: Numbers, most: float, least_share: float) -> float:
@@ -156,14 +162,14 @@ def effective_number(log_weights: np.ndarray) -> float:
     return float(weights.sum() ** 2 / np.sum(weights**2))
 
 
-def moved(key: Key[Array, ""], particles: Particles, path: Path, power: float, moves: int) -> Particles:
+def moved(key: Key[Array, ""], particles: Particles, target: Interpolation, power: float, moves: int) -> Particles:
     """Equally weighted particles: states of Hamiltonian chains from resampled points, with an adapted step size."""
     (points, weights), step = particles.flat, particles.step
     resampling_key, moving_key = jax.random.split(key)
     starts = points[systematic(resampling_key, particles.weights, particles.weights.shape[1] // moves)]
     leaps = int(np.clip(np.ceil(TRAJECTORY_LENGTH / step), 1, MOST_LEAPFROG_STEPS))
     keys, metric = jax.random.split(moving_key, len(starts)), spanning_of(points, weights)
-    points, accepted = jax.device_get(_moved(keys, starts, metric, step, leaps, path, power, moves))
+    points, accepted = jax.device_get(_moved(keys, starts, metric, step, leaps, target, power, moves))
     acceptance = float(accepted.mean())
     return particles._replace(
         points=points.reshape(particles.points.shape),
@@ -196,7 +202,7 @@ def spanning_of(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @partial(jax.jit, static_argnames="moves")
 def _moved(
-    keys, points: Float[Array, "particle coordinate"], metric, step, leaps, path: Path, power, moves: int
+    keys, points: Float[Array, "particle coordinate"], metric, step, leaps, target: Interpolation, power, moves: int
 ) -> tuple[Float[Array, "particle move coordinate"], Float[Array, "particle move"]]:
     """States of a Hamiltonian chain from each point at a power, and the probabilities that its moves are accepted."""
 
@@ -205,7 +211,7 @@ def _moved(
 
     @jax.value_and_grad
     def potential(whitened, centre):
-        reference, ratio = path.log_densities(place(whitened, centre))
+        reference, ratio = target.log_densities(place(whitened, centre))
         return -reference - power * ratio
 
     def chain(key_and_point):

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bayesattn._util.checks import Checked
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import UNKNOWN
-from bayesattn._util.types import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
 from bayesattn.models.draws import Draws, opened_with_fixed_attention

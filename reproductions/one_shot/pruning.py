@@ -16,8 +16,8 @@ from scipy import stats
 
 from bayesattn import theory
 from bayesattn._util.checks import Checked, finite_array
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model

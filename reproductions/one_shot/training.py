@@ -25,9 +25,9 @@ from safetensors.numpy import load_file, save
 
 from bayesattn import fixed_attention
 from bayesattn._util.files import replace_file
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn._util.random import first_key
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainMapping
 from bayesattn.network import Weights, network, path_readouts
 from bayesattn.theory.predictor import right
 from reproductions.one_shot.episodes import OneShot, embedded

@@ -103,7 +103,7 @@ COMMANDS = {
     "theory small.toml --width " + 5000 * "9": "Invalid value for '--width'",
     "theory small.toml --width 3 --width 0": "widths[0] must be",
     "theory small.toml --temperature nan": "temperature: Input should be a finite number",
-    "theory small.toml --data-seed -1": "task.seed: Input should be greater than or equal to 0",
+    "theory small.toml --data-seed -1": "task.seed must be a whole number of at least 0",
     f"theory small.toml --evidence --seed {2**63}": "--seed must be a whole number of at most",
     f"sample small.toml --out x --seed {2**63}": "seed must be a whole number",
     "validate small.toml --margin nan": "--margin must be a finite number above 0",
@@ -220,7 +220,7 @@ def test_a_reader_that_has_gone_is_no_error(run, theory_is, monkeypatch):
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
         monkeypatch.setattr(sys, "stdout", pipe)
-        monkeypatch.setattr(theory, "print_json", lambda content: print(json.dumps(content) * 10**5, flush=True))
+        monkeypatch.setattr(screen, "print_json", lambda content: print(json.dumps(content) * 10**5, flush=True))
         assert run("theory", "small.toml", "--json")[0] == 141
 
 

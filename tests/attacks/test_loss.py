@@ -135,7 +135,7 @@ class Bomb:
         return (setattr, (Bomb, "exploded", True))
 
 
-AGAIN = "; draw it again with overwrite=True"
+AGAIN = r"; draw it again with overwrite=True \(--overwrite\)"
 DRAWS = rf"is damaged: (posterior|sample_stats)/\w+ of chain \d, draws .*{AGAIN}"
 UNREADABLE = rf"is damaged: checkpoint chain-1.npz cannot be read .*{AGAIN}: the same seed gives the same draws"
 FOREIGN = r"chain-1.npz cannot be read \(it is of another run or other chains\)"

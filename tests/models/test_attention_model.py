@@ -126,7 +126,7 @@ def test_chains_agree_with_weighed_prior_draws(draws, model):
         anneal(model, islands=1)
     with pytest.raises(BayesattnError, match="at least 8, got 2"):
         anneal(model, particles=2)
-    with pytest.raises(ba.BayesattnError, match="particles must be a multiple of moves = 8, got 100"):
+    with pytest.raises(BayesattnError, match="particles must be a multiple of moves = 8, got 100"):
         anneal(model, particles=100)
 
 

@@ -27,7 +27,7 @@ PHI = {
 }
 
 
-def attention_model(tokens=4, outputs=1, masked=False, **changes):
+def attention_model(examples=4, tokens=4, features=3, outputs=1, masked=False, **changes):
     """Random sequences, four and two; the first of each without its first and last token if they are masked."""
     rng = np.random.default_rng(2)
     settings = {
@@ -39,9 +39,10 @@ def attention_model(tokens=4, outputs=1, masked=False, **changes):
         "key_variance": (0.6, 1.7),
         "temperature": 0.5,
     } | changes
-    inputs, labels = rng.normal(size=(4, tokens, 3)), rng.normal(size=(4, outputs) if outputs > 1 else 4)
-    test = rng.normal(size=(2, tokens, 3))
-    masks = {"mask": np.ones((4, tokens), bool), "test_mask": np.ones((2, tokens), bool)} if masked else {}
+    inputs = rng.normal(size=(examples, tokens, features))
+    labels = rng.normal(size=(examples, outputs) if outputs > 1 else examples)
+    test = rng.normal(size=(2, tokens, features))
+    masks = {"mask": np.ones((examples, tokens), bool), "test_mask": np.ones((2, tokens), bool)} if masked else {}
     for mask in masks.values():
         mask[0, [0, -1]] = False
     return ba.AttentionModel(inputs=inputs, labels=labels, test_inputs=test, outputs=outputs, **settings | masks)

@@ -120,26 +120,6 @@ def test_the_reference_task_by_path_level_nuts(hidden_markov_model):
         agree(draws[name], weights[name])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.heavy] * (name != "upper width below heads")) for name in CASES]
-)
-def test_log_prior_is_the_density_of_prior_draws_and_these_have_the_mean_of_the_gaussian_process(name):
-    """E exp(log q - log p) = 1 for draws of p and a narrower density q; E U = s_a^2 prod s_l^2 I. Singular cases too."""
-    arch = ba.Architecture(*CASES[name])
-    shapes, widths, variances = bartlett.layer_shapes(arch), jnp.array(arch.widths, float), jnp.array(arch.variances)
-
-    def draw(key):
-        point = bartlett.sample_prior(key, shapes, widths)
-        factor = bartlett.cholesky_factors(point, shapes, widths, variances)[0]
-        return point, bartlett.log_prior(point, shapes, widths), factor @ factor.T
-
-    points, log_p, u = map(np.asarray, prior_draws(draw, jax.random.split(jax.random.key(1), 20000)))
-    mean, deviation = points.mean(0), 0.8 * points.std(0)
-    ratio = np.exp(stats.norm.logpdf(points, mean, deviation).sum(1) - log_p)
-    near(ratio.mean(), 1, ratio.std() / np.sqrt(len(ratio)), finds=0.5)
-    near((u.mean(0) - ba.theory.gp_order_parameter(arch)) / u.std(0), 0, 1 / np.sqrt(len(u)), finds=0.05)
-
-
 @pytest.mark.heavy
 def test_whitening_does_not_change_the_answer(monkeypatch):
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))

@@ -16,7 +16,7 @@ from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
 import bayesattn
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.cli.compiled import keep_compiled
 from bayesattn.jobs.cli.paths import with_user_paths

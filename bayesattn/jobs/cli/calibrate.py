@@ -7,7 +7,7 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.checks import one_of, seed_number
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.plots import calibration_figure
 from bayesattn.questions import calibration

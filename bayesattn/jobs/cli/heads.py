@@ -8,8 +8,8 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.checks import positive_integer
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import cell, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
 from bayesattn.jobs.cli import options, screen

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import cell
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.diagnostics import WATCHED_QUANTITIES
 from bayesattn.checks.mixing import COLUMNS
 from bayesattn.jobs import runs as runs_on_disk

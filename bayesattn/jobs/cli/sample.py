@@ -8,8 +8,8 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.checks import shown
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import cell, cells, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.mixing import COLUMNS
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs

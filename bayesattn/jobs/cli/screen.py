@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesattn._util.files import finite, replace_file, require_new
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.progress import Bar, Bars, StandardError
 from bayesattn._util.text import printable
-from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 
 if TYPE_CHECKING:

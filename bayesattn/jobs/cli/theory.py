@@ -9,8 +9,8 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.checks import seed_number
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import UNKNOWN, rounded, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.architecture import SKIP
 from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.cli.screen import Bars, console

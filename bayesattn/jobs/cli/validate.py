@@ -9,8 +9,8 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.checks import positive
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import rounded, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.checks import verdict
 from bayesattn.checks.accuracy import ALL_PATHS, Gain, binomial_error, percent, percent_with_error
 from bayesattn.checks.comparison import Compared

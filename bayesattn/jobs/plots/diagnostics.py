@@ -7,7 +7,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.checks.diagnostics import GOOD_BFMI, GOOD_ESS
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.checks.ranks import BAND_LEVEL, ECDF_SHARES, chain_band, chain_ecdfs

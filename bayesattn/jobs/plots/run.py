@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
 from bayesattn._util.checks import one_of
-from bayesattn._util.types import PlainDict
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.architecture import Architecture
 from bayesattn.checks.accuracy import share_right
 from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, moments

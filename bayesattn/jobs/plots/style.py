@@ -18,8 +18,8 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.text import rounded, with_error
-from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 
 RESOLUTION = 150

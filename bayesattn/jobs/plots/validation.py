@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
 from bayesattn._util.checks import Checked
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import rounded, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.alignment import Alignment, why_unaligned
 from bayesattn.checks.theory_predictions import size_of
 from bayesattn.errors import BayesattnError

@@ -12,9 +12,9 @@ import xarray as xr
 
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import digest, fingerprint
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validate import validate
 from bayesattn.checks.verdict import LEVEL

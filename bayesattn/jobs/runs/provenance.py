@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import digest
-from bayesattn._util.types import PlainDict
 from bayesattn.models import parameterisation_of
 from bayesattn.models.posterior import Posterior
 from bayesattn.models.stored_model import plain_table

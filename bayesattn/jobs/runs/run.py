@@ -18,9 +18,9 @@ from zarr.storage import LocalStore
 
 from bayesattn._util.extras import require
 from bayesattn._util.files import append_line, replace_file, require_new, user_path
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import digest
 from bayesattn._util.text import Described
-from bayesattn._util.types import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.runs import provenance, store
 from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, found_in, locked

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import zarr
 
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.progress import callback, preparing
 from bayesattn._util.random import key_of
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.jobs.runs import folder, store
 from bayesattn.jobs.runs.folder import RunError
 from bayesattn.jobs.runs.provenance import RESULT_ARRAYS, differences, environment, settings

@@ -25,7 +25,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from bayesattn._util.files import replace_file, sync, sync_folder
-from bayesattn._util.types import PlainDict, PlainMapping
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.jobs.runs import provenance
 from bayesattn.jobs.runs.folder import FOLDER, UNFINISHED, RunError, beside, clean, damaged, is_free, locked
 from bayesattn.models import parameterisation_of

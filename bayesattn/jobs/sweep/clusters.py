@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from bayesattn._util.files import user_path
-from bayesattn._util.types import PlainMapping
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.sweep.plan import Cluster, Sweep
 from bayesattn.samplers.blocks import cores

@@ -11,8 +11,8 @@ import pandas as pd
 
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.processes import require_main_guard
-from bayesattn._util.types import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
 from bayesattn.jobs.sweep import clusters

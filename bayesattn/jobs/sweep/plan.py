@@ -13,8 +13,8 @@ from pydantic import Field
 from bayesattn._util.checks import shown
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_toml
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import digest
-from bayesattn._util.types import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
 from bayesattn.jobs.runs.sampling import require_same

@@ -27,8 +27,8 @@ from bayesattn._util.checks import (
     shown,
     warn_of_swapped_axes,
 )
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.types import PlainDict
 from bayesattn.checks.mixing import moments
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import CHAIN_AXES, Draws, opened_of

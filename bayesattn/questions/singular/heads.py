@@ -13,9 +13,9 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, finite_array, positive, require_kind
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
-from bayesattn._util.types import PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.checks.mixing import moments
 from bayesattn.errors import BayesattnError

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn import theory
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import Described, with_error
-from bayesattn._util.types import PlainDict
 from bayesattn.models.model import Model
 from bayesattn.questions.singular.best_fit import BestFit, reduced
 from bayesattn.questions.singular.limit import Interval, Limit, fitted, largest_multiplicity
