@@ -10,7 +10,7 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from bayesattn._util.openers import OPENERS
+from bayesattn._util.files import OPENERS
 
 if "jax" in sys.modules:
     sys.modules["jax"].config.update("jax_enable_x64", True)

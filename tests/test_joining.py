@@ -13,7 +13,7 @@ import xarray as xr
 import bayesattn as ba
 from bayesattn import models, runs
 from bayesattn._util.random import fingerprint
-from bayesattn.checks import mean_predictor
+from bayesattn.checks import theory_predictions
 from bayesattn.checks.diagnostics import summary
 from bayesattn.checks.theory_predictions import Predicted
 from bayesattn.errors import BayesattnError
@@ -75,7 +75,7 @@ def numbers(draws, model, everything=True):
     return found | {
         "validate": [held.order_parameter.tolist(), held.error.tolist(), held.rhat.tolist(), held.alignment.to_dict()],
         "weights": float(sum(ba.weights(draws, model=model, thin=20).sum().to_array())),
-        "readouts": mean_predictor.readout_batches(model, draws).tolist(),
+        "readouts": theory_predictions.readout_batches(model, draws).tolist(),
         "log_likelihood": ba.with_groups(draws, "log_likelihood")["log_likelihood"]["labels"].values.tolist(),
     }
 
@@ -156,7 +156,7 @@ OF_BOTH = {
     "predict": lambda model, draws: ba.predict(draws, model.test_path_inputs, model=model),
     "with_groups": lambda model, draws: ba.with_groups(draws, "prior", model=model),
     "weights": lambda model, draws: ba.weights(draws, model=model),
-    "readouts": mean_predictor.readout_batches,
+    "readouts": theory_predictions.readout_batches,
 }
 """Functions that take draws and the model that they should be of."""
 TAKE_DRAWS = {
@@ -279,7 +279,7 @@ def test_axes_are_put_right_by_name(model, several, said):
     assert json.dumps(found) == json.dumps(wanted)
     both = tree.isel(path=[1, 0], other_path=[1, 0])
     np.testing.assert_array_equal(
-        mean_predictor.readout_batches(model, both), mean_predictor.readout_batches(model, tree)
+        theory_predictions.readout_batches(model, both), theory_predictions.readout_batches(model, tree)
     )
     array = tree["posterior"]["order_parameter"].transpose("draw", "other_path", "chain", "path")
     np.testing.assert_array_equal(order_parameters_of(array, model), order_parameters_of(tree, model))
@@ -316,7 +316,7 @@ def test_arrays_and_queries_that_are_not_finite_are_refused(model, several):
     sampled = several[0]["posterior"]["order_parameter"].values.copy()
     sampled[0, 3, 0, 1] = np.nan
     with pytest.raises(BayesattnError, match="order_parameters must be finite, got nan"):
-        mean_predictor.readout_batches(model, sampled)
+        theory_predictions.readout_batches(model, sampled)
     attention = zoo_model("attention")
     values = {"order_parameter": (("path", "other_path"), np.eye(2))}
     for name in ("queries_1", "keys_1"):

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn.checks import mean_predictor
+from bayesattn.checks import theory_predictions
 from bayesattn.checks.theory_predictions import predicted
 from bayesattn.questions import exchangeable
 from tests.posteriors import tiny_model
@@ -76,7 +76,7 @@ def results(model):
         "finite_width": tuple(ba.theory.finite_width(model)),
         "predicted": predicted(model),
         "validate": ba.validate(draws, model=model).to_dict(),
-        "gp_mean": mean_predictor.gp_mean(model),
+        "gp_mean": theory_predictions.gp_mean(model),
         "diagnose": ba.diagnose(draws).to_dict(),
         "cme_attention": exchangeable.cme_attention(keys[0], keys[1], inputs[1], ridge=1e-6, kernel="gaussian"),
         "softmax_attention": exchangeable.softmax_attention(keys[0], keys[1], inputs[1], bandwidth=0.1),

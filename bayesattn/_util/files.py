@@ -11,6 +11,8 @@ from typing import Any
 
 from bayesattn.errors import BayesattnError
 
+OPENERS: list[str] = []
+"""Names of modules that, when imported, register with `bayesattn.models.draws.stored` who opens folders."""
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::[A-Za-z][A-Za-z0-9+.-]+:/)")
 """Beginning of a URL, or of a chain of URLs (fsspec). `Path` collapses two slashes to one. A Windows drive has one letter.
 """

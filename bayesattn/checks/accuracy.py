@@ -13,7 +13,7 @@ from scipy import stats
 from bayesattn._util.files import finite
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.text import UNKNOWN, Described, rounded, with_error
-from bayesattn.checks.mean_predictor import gp_mean
+from bayesattn.checks.theory_predictions import gp_mean
 from bayesattn.models import Model
 from bayesattn.theory.predictor import right
 

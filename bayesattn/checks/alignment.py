@@ -17,7 +17,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import rounded, with_error
 from bayesattn.checks.accuracy import Outcome, outcome_of, plain_values
-from bayesattn.checks.mean_predictor import gp_of_group
+from bayesattn.checks.theory_predictions import gp_of_group
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models import Model
 from bayesattn.models.draws import order_parameters_of

@@ -13,7 +13,6 @@ from bayesattn._util.files import finite
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_right
-from bayesattn.checks.mean_predictor import BATCHES_PER_CHAIN
 from bayesattn.checks.mixing import (
     FEWEST_CHAINS,
     FEWEST_DRAWS,
@@ -25,6 +24,7 @@ from bayesattn.checks.mixing import (
     on_and_below_diagonal,
     pareto_k,
 )
+from bayesattn.checks.theory_predictions import BATCHES_PER_CHAIN
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import Draws, opened

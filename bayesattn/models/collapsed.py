@@ -35,9 +35,8 @@ from bayesattn.models.weights import weights, weights_at
 from bayesattn.network import network, path_readouts
 from bayesattn.theory import bartlett
 from bayesattn.theory.mode import FlatMode, find_mode
-from bayesattn.theory.potential import Problem, problem_of
+from bayesattn.theory.potential import Problem, Whitening, problem_of
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, NotConverged
-from bayesattn.theory.whitening import Whitening
 
 __all__ = ["Collapsed", "WithOutputs", "prepare", "structure", "weights"]
 TREE_DEPTHS = (5, 10)

@@ -14,7 +14,7 @@ import tomli_w
 from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown, warn_of_swapped_axes
-from bayesattn._util.openers import OPENERS
+from bayesattn._util.files import OPENERS
 from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import DATA_GROUPS

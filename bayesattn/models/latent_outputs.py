@@ -21,7 +21,7 @@ from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import Factor, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.theory.minimise import Local, minimum
-from bayesattn.theory.whitening import Whitening
+from bayesattn.theory.potential import Whitening
 
 ENTRIES_PER_LABEL = 4
 """Entries of Z per label up to which the latents are the entries of Z; above it, for one output, K is decomposed.

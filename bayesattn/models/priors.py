@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from bayesattn.theory import bartlett
-from bayesattn.theory.potential import Shapes
-from bayesattn.theory.whitening import Whitening
+from bayesattn.theory.potential import Shapes, Whitening
 
 
 class BartlettPrior(dist.Distribution):

@@ -24,8 +24,7 @@ from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisatio
 from bayesattn.models.queries_keys import Heads, QueriesAndKeys, Sequences, heads_of, others
 from bayesattn.models.token import Token
 from bayesattn.theory import bartlett
-from bayesattn.theory.potential import Problem
-from bayesattn.theory.whitening import Whitening
+from bayesattn.theory.potential import Problem, Whitening
 
 
 class SampledAttention(Parameterisation):

@@ -4,10 +4,9 @@ from bayesattn.kernels.path_inputs import kernel
 from bayesattn.theory.action import Action, action
 from bayesattn.theory.evidence import Evidence, evidence, evidences, gp_evidence
 from bayesattn.theory.finite_width import FiniteWidth, finite_width
-from bayesattn.theory.heads import head_scores, path_correlations
-from bayesattn.theory.kernel_alignment import alignment, kernel_target_alignment
 from bayesattn.theory.predictor import Prediction, predict
 from bayesattn.theory.saddle_point import NotConverged, SaddlePoint, gp_order_parameter, solve
+from bayesattn.theory.statistics import alignment, head_scores, kernel_target_alignment, path_correlations
 
 __all__ = [
     "Action",

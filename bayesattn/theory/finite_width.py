@@ -33,9 +33,8 @@ from bayesattn.kernels.path_inputs import by_label, checked_path_inputs, scaled_
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.mode import Mode, find_mode, spanning
-from bayesattn.theory.potential import Point, Problem, Shapes, local_potential, problem_of, refuse_many
+from bayesattn.theory.potential import Point, Problem, Shapes, Whitening, local_potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NUMBERS_SHOWN, NotConverged, likely_cause, saddle_point
-from bayesattn.theory.whitening import Whitening
 
 CENTRE_NAMES = {"mode": "mode", "saddle": "saddle point"}
 LEAST_WIDTH_RATIO = 2

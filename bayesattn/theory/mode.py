@@ -33,7 +33,16 @@ from bayesattn.theory.minimise import (
     minimum_by_gradients,
     value_and_gradient,
 )
-from bayesattn.theory.potential import MOST_COORDINATES, Point, Problem, Shapes, local_potential, potential, problem_of
+from bayesattn.theory.potential import (
+    MOST_COORDINATES,
+    Point,
+    Problem,
+    Shapes,
+    Whitening,
+    local_potential,
+    potential,
+    problem_of,
+)
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
     MOST_COORDINATES_FOR_HESSIAN,
@@ -42,7 +51,6 @@ from bayesattn.theory.saddle_point import (
     likely_cause,
     rough_saddle_point,
 )
-from bayesattn.theory.whitening import Whitening
 
 LEADING_DIRECTIONS, LANCZOS_TOLERANCE = 100, 1e-3
 """Directions of largest curvature that whitening uses with many coordinates, and the relative error of their curvatures."""

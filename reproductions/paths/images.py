@@ -10,7 +10,7 @@ import numpy as np
 from bayesattn import theory
 from bayesattn.checks.accuracy import ALL_PATHS, share_right
 from bayesattn.checks.alignment import gp_kernel
-from bayesattn.checks.mean_predictor import gp_mean, mean_predictor
+from bayesattn.checks.theory_predictions import gp_mean, mean_predictor
 from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM

@@ -8,7 +8,7 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn.checks.accuracy import ALL_PATHS, share_right
-from bayesattn.checks.mean_predictor import gp_mean, mean_predictor
+from bayesattn.checks.theory_predictions import gp_mean, mean_predictor
 from bayesattn.models import Model
 from bayesattn.tasks.load import load_model
 from bayesattn.theory.predictor import readouts

@@ -13,7 +13,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.checks.mean_predictor import readout_batches
+from bayesattn.checks.theory_predictions import readout_batches
 from bayesattn.checks.verdict import VERDICTS
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Collapsed, LatentModel

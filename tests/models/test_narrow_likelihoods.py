@@ -12,7 +12,7 @@ import bayesattn as ba
 from bayesattn.models import latent_outputs
 from bayesattn.models.collapsed import WithOutputs
 from bayesattn.models.prior_draws import from_prior
-from bayesattn.theory.whitening import Whitening
+from bayesattn.theory.potential import Whitening
 from tests.conftest import relative_error
 from tests.models.test_own_likelihoods import Laplace
 from tests.posteriors import weighed_mean

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayesattn.theory.whitening import Whitening
+from bayesattn.theory.potential import Whitening
 from tests.conftest import relative_error
 
 SIZE, FEW = 6, 2

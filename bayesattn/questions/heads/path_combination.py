@@ -19,8 +19,8 @@ from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.theory.heads import path_correlations
 from bayesattn.theory.saddle_point import solve
+from bayesattn.theory.statistics import path_correlations
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from bayesattn._util.checks import Checked, entries, shown
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.theory.heads import relative_scores
+from bayesattn.theory.statistics import relative_scores
 
 Head = tuple[int, str]
 """Layer, from 1, and name of a head."""

@@ -41,9 +41,8 @@ from bayesattn.models.sampled_attention import CollapsedAttention
 from bayesattn.theory.arguments import refuse_traced
 from bayesattn.theory.bartlett import Order, layer_shapes, mirrored
 from bayesattn.theory.mode import SAME_MINIMUM_DISTANCE, find_mode
-from bayesattn.theory.potential import Point, Problem, Shapes, local_potential, potential, refuse_many
+from bayesattn.theory.potential import Point, Problem, Shapes, Whitening, local_potential, potential, refuse_many
 from bayesattn.theory.saddle_point import saddle_point
-from bayesattn.theory.whitening import Whitening
 
 ORDERS = ("laplace", "leading")
 Layers = list[Any]
