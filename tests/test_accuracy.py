@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.signal import lfilter
 
 import bayesattn as ba
-from bayesattn.checks import accuracy, alignment, mean_predictor
+from bayesattn.checks import accuracy, alignment, theory_predictions
 from bayesattn.checks.diagnostics import summary
 from bayesattn.theory.predictor import right
 from tests.statistics import likely, near
@@ -23,7 +23,7 @@ def batch_means(rng, repetitions, correlation, shared, examples, scale):
     steps = rng.normal(size=(repetitions, CHAINS, DRAWS, shared))
     steps[:, :, 1:] *= np.sqrt(1 - correlation**2)
     draws = lfilter([1.0], [1.0, -correlation], steps, axis=2)
-    means = draws.reshape(repetitions, CHAINS * mean_predictor.BATCHES_PER_CHAIN, -1, shared).mean(2)
+    means = draws.reshape(repetitions, CHAINS * theory_predictions.BATCHES_PER_CHAIN, -1, shared).mean(2)
     loadings = rng.normal(size=(repetitions, shared, examples)) / np.sqrt(shared)
     return scale * means @ loadings
 
@@ -131,9 +131,9 @@ def around(order_parameter, draws=40):
 
 
 def accuracy_of(model, order_parameter):
-    batches = mean_predictor.outputs_of(model, mean_predictor.readout_batches(model, around(order_parameter)))
-    at_saddle = mean_predictor.mean_predictor(model, order_parameter)
-    by_theory = {"theory": at_saddle, "corrected": at_saddle, "gp": mean_predictor.gp_mean(model)}
+    batches = theory_predictions.outputs_of(model, theory_predictions.readout_batches(model, around(order_parameter)))
+    at_saddle = theory_predictions.mean_predictor(model, order_parameter)
+    by_theory = {"theory": at_saddle, "corrected": at_saddle, "gp": theory_predictions.gp_mean(model)}
     return accuracy.accuracy_of(model, by_theory, batches)
 
 

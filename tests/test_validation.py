@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.checks import alignment, mean_predictor, validation
+from bayesattn.checks import alignment, theory_predictions, validation
 from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, next_order
 from bayesattn.checks.scaling import remainder, scaling
 from bayesattn.checks.theory_predictions import Predicted, predicted
@@ -432,7 +432,7 @@ def test_gp_limit_of_a_group_is_a_network_of_those_paths(model):
     )
     np.testing.assert_allclose(alignment.gp_kernel(model, [2]), alignment.gp_kernel(alone), rtol=1e-12)
     expected = ba.theory.predict([[1.0]], alone)
-    np.testing.assert_allclose(mean_predictor.gp_mean(model, [2]), expected.mean, rtol=1e-9)
+    np.testing.assert_allclose(theory_predictions.gp_mean(model, [2]), expected.mean, rtol=1e-9)
 
 
 def test_figure_shows_what_it_says(reference_validation):

@@ -1,12 +1,9 @@
 """Head scores and correlations of paths from U, and alignment of a kernel with labels (THEORY section 5)."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import Checked, finite_array, labels_array, reals
-from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
 
@@ -81,8 +78,7 @@ def _order_parameters(value: Checked, rows: int | str) -> np.ndarray:
     return finite_array("order_parameter", value, (*np.shape(value)[:-2], rows, rows))
 
 
-@with_own_settings
-def alignment(kernel: Checked, labels: Checked) -> Float[Array, " example"]:
+def alignment(kernel: Checked, labels: Checked) -> Float[np.ndarray, " example"]:
     """|u_k . Y| / |Y| for the unit eigenvectors u_k of a kernel, largest eigenvalue first (THEORY section 5).
 
     Args:
@@ -96,16 +92,10 @@ def alignment(kernel: Checked, labels: Checked) -> Float[Array, " example"]:
         ValueError: wrong shapes, entries that are not finite, labels that are all zero.
     """
     kernel, labels = _checked_alignment(kernel, labels)
-    return _alignment(kernel, labels)
+    eigenvectors = np.linalg.eigh(kernel)[1]
+    return np.abs(eigenvectors[:, ::-1].T @ labels) / np.linalg.norm(labels)
 
 
-@jax.jit
-def _alignment(kernel, labels):
-    eigenvectors = jnp.linalg.eigh(kernel)[1]
-    return jnp.abs(eigenvectors[:, ::-1].T @ labels) / jnp.linalg.norm(labels)
-
-
-@with_own_settings
 def kernel_target_alignment(kernel: Checked, labels: Checked) -> float:
     """Y^T K Y / (|K|_F |Y|^2), the cosine between K and Y Y^T (Cristianini et al. 2001; THEORY section 5).
 
