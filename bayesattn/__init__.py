@@ -110,34 +110,40 @@ _MOVED = {
     "concat": "joining",
     "diagnostics": "checks",
     "exchangeable": "questions",
-    "models": "",
     "plots": "jobs",
     "preferred_attention": "questions",
     "report": "jobs",
     "score": "prediction",
     "singular": "questions",
     "sweep": "jobs",
-    "tasks": "",
 }
-"""Names that the version before had here, until the next release, and where they are now; packages beside this file stay."""
+"""Names that the version before had here, until the next release, and where they are now."""
+_MODULES = ("attention", "models", "samplers", "tasks", "theory")
+"""Modules beside this file that are imported when they are looked for."""
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version("bayesattn")
-    home = (_HOMES | _MOVED).get(name, "")
-    if name not in __all__ and name not in _MOVED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = ".".join(filter(None, (__name__, home)))
-    if name in _MOVED and home:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        return _imported(_HOMES[name], name)
+    if name in _MOVED:
+        place = f"{__name__}.{_MOVED[name]}"
         warnings.warn(
-            f"bayesattn.{name} is {place}.{name} and goes with the next release: from {place} import {name}",
+            f"bayesattn.{name} is {place}.{name} and will be removed here in the next release: from {place} import {name}",
             FutureWarning,
             stacklevel=2,
         )
-    if home and hasattr(module := import_module(place), name):
-        return getattr(module, name)
-    return import_module(f"{place}.{name}")
+        return _imported(_MOVED[name], name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _imported(home: str, name: str) -> object:
+    """Object or module of this name in a module of the package."""
+    module = import_module(f"{__name__}.{home}")
+    return getattr(module, name) if hasattr(module, name) else import_module(f"{module.__name__}.{name}")
 
 
 def __dir__() -> list[str]:

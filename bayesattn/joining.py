@@ -16,10 +16,10 @@ from bayesattn.models.draws import (
     DATA_GROUPS,
     JOINED_KEY,
     Draws,
+    has_repeats,
+    identifying_numbers,
     joined_description,
-    numbers_of,
     opened,
-    repeats,
 )
 from bayesattn.models.stored_model import ATTRIBUTE, ModelRecord, close, described_in
 
@@ -146,6 +146,8 @@ def _require_other_seeds(trees: "list[xr.DataTree]", sources: list[list[list[int
                 both = f"draws[{place}] and draws[{number}]"
                 raise BayesattnError(f"draws must be of other seeds, got {both} both of seed {seed}, chain {chain}")
     counts = {tree["posterior"].sizes["draw"] for tree in trees}
-    values = [numbers_of({name: dataset(tree, name) for name in ("posterior", "sample_stats")})[1] for tree in trees]
-    if len(counts) == 1 and repeats(np.concatenate(values)) and not any(map(repeats, values)):
+    values = [
+        identifying_numbers({name: dataset(tree, name) for name in ("posterior", "sample_stats")})[1] for tree in trees
+    ]
+    if len(counts) == 1 and has_repeats(np.concatenate(values)) and not any(map(has_repeats, values)):
         raise BayesattnError("draws must be of other seeds, got the same draws twice")

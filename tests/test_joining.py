@@ -437,3 +437,10 @@ def test_folders_are_opened_in_a_process_that_has_opened_none(run, tmp_path):
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "figure.png").is_file()
+
+
+def test_data_that_do_not_fit_their_description_are_told_apart(several):
+    tree = several[0].copy()
+    tree["observed_data"] = xr.DataTree(-tree["observed_data"].to_dataset())
+    with pytest.raises(BayesattnError, match="draws must be of the model that their attribute 'bayesattn' describes"):
+        ba.weights(tree)

@@ -36,11 +36,8 @@ for name, home in bayesattn._MOVED.items():
         warnings.simplefilter("always")
         thing = getattr(bayesattn, name)
     said = [str(each.message) for each in caught if each.category is FutureWarning]
-    if home:
-        exec(said[0].partition("release: ")[2])
-        assert globals()[name] is thing, said
-    else:  # A package beside this file.
-        assert not said
+    exec(said[0].partition("release: ")[2])
+    assert globals()[name] is thing, said
 """
 
 

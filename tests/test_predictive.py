@@ -346,7 +346,7 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
         (lambda: ba.predict(draws, inputs, thin=0), "thin must be a whole number of at least 1, got 0"),
         (lambda: ba.predict(draws, inputs, thin=2000), "draws must hold at least 2000 of each chain, got 1000"),
         (lambda: ba.predict(draws.isel(chain=0), inputs), "must have axes chain, draw, path, other_path, got draw"),
-        (lambda: ba.predict(draws.isel(example=slice(0, 2)), inputs), "draws must say what model they are of"),
+        (lambda: ba.predict(draws.isel(example=slice(0, 2)), inputs), "attribute 'bayesattn' describes, got data of"),
         (
             lambda: ba.predict(draws, inputs, model=model.replace(temperature=9.0)),
             "model must be the one that draws are of",

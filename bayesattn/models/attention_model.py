@@ -14,7 +14,7 @@ from bayesattn._util.types import LayersOfHeads
 from bayesattn.dataset import SequenceDataset
 from bayesattn.errors import BayesattnError
 from bayesattn.models.model import Model
-from bayesattn.models.network_posterior import NetworkPosterior, listed, of_dataset
+from bayesattn.models.network_posterior import NO_FIXED_ATTENTION, NetworkPosterior, dataset_property, listed
 from bayesattn.models.tokens import Tokens
 
 ATTENTION_ON = ("inputs", "hidden")
@@ -80,10 +80,10 @@ class AttentionModel(NetworkPosterior):
     values_strength: float = 1.0
     watched: Sequence[int] | np.ndarray | None = None
 
-    inputs = of_dataset("inputs", "Training sequences, shape (P, T, N_0).")
-    mask = of_dataset("mask", "Mask of the training sequences, or None.")
-    test_inputs = of_dataset("test_inputs", "Test sequences, or None.")
-    test_mask = of_dataset("test_mask", "Mask of the test sequences, or None.")
+    inputs = dataset_property("inputs", "Training sequences, shape (P, T, N_0).")
+    mask = dataset_property("mask", "Mask of the training sequences, or None.")
+    test_inputs = dataset_property("test_inputs", "Test sequences, or None.")
+    test_mask = dataset_property("test_mask", "Mask of the test sequences, or None.")
 
     def _check(self) -> None:
         put, depth = partial(object.__setattr__, self), self.architecture.depth
@@ -123,10 +123,7 @@ class AttentionModel(NetworkPosterior):
 
     def require_gaussian(self) -> None:
         """Always raise ValueError, because the theory applies only to networks with fixed attention."""
-        raise BayesattnError(
-            "model must have fixed attention for the theory, the evidence and what is compared with them, got an"
-            " AttentionModel: give it queries and keys, model.given(queries_and_keys)"
-        )
+        raise BayesattnError(NO_FIXED_ATTENTION)
 
     @property
     def identifying_arrays(self) -> list[np.ndarray]:

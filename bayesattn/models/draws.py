@@ -19,7 +19,7 @@ from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.model import Model, has_fixed_attention
-from bayesattn.models.network_posterior import NetworkPosterior, is_network
+from bayesattn.models.network_posterior import NO_FIXED_ATTENTION, NetworkPosterior, is_network
 from bayesattn.models.stored_model import ATTRIBUTE, described_in, model_in, own_row_names, require_model
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def opened_with_fixed_attention(draws: Draws, model: Model | None = None) -> tup
     """Draws and their model by `opened_with_network`; raises ValueError if queries and keys are sampled too."""
     found, tree = opened_with_network(draws, model)
     if not has_fixed_attention(found):
-        found.require_gaussian()
-        raise AssertionError  # never reached
+        raise BayesattnError(NO_FIXED_ATTENTION)
     return found, tree
 
 
@@ -119,11 +118,17 @@ def _opened(draws: Checked) -> tuple["xr.DataTree", StoredDraws | None]:
     run = None if isinstance(draws, xarray.DataTree) else stored(draws)
     tree = draws if run is None else run.draws()
     tree = _in_order(tree)
-    for name, node in tree.children.items() if run is None else ():
+    if run is None:
+        _require_finite(tree)
+    return tree, run
+
+
+def _require_finite(tree: "xr.DataTree") -> None:
+    """Raise ValueError if data, or variables that functions of this package read, are not finite."""
+    for name, node in tree.children.items():
         for variable, values in node.data_vars.items():
             if name in DATA_GROUPS or (name in ("posterior", "sample_stats") and variable in DRAW_VARIABLES):
                 require_finite(f"{name}[{str(variable)!r}]", values)
-    return tree, run
 
 
 def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
@@ -133,20 +138,20 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
     if "posterior" not in tree.children:
         raise BayesattnError(f"draws must have the group posterior, got groups {', '.join(tree.children) or 'none'}")
     groups = {str(name): node.to_dataset() for name, node in tree.children.items()}
-    put, joined = {}, False
+    ordered, joined = {}, False
     for name, data in groups.items():
         if name in DATA_GROUPS:
-            put[name] = _without_axes_of_chains(name, data)
-            joined |= put[name] is not data
+            ordered[name] = _without_axes_of_chains(name, data)
+            joined |= ordered[name] is not data
         else:
-            put[name] = _renumbered(data)
-            joined |= name == "posterior" and put[name] is not data
-        put[name] = _in_order_of_axes(put[name])
-        _require_axes(put[name])
-    put["posterior"] = _square(put["posterior"])
+            ordered[name] = _renumbered(data)
+            joined |= name == "posterior" and ordered[name] is not data
+        ordered[name] = _in_order_of_axes(ordered[name])
+        _require_axes(ordered[name])
+    ordered["posterior"] = _square(ordered["posterior"])
     if joined:
-        _require_joinable(put)
-    changed = {name: data for name, data in put.items() if data is not groups[name]}
+        _require_joinable(ordered)
+    changed = {name: data for name, data in ordered.items() if data is not groups[name]}
     if not changed:
         return tree
     result = tree.copy()
@@ -248,17 +253,17 @@ def _square(posterior: "xr.Dataset") -> "xr.Dataset":
 
 def _require_joinable(groups: Mapping[str, "xr.Dataset"]) -> None:
     """Raise ValueError if joined trees have chains of several lengths, or the same draws twice."""
-    name, values = numbers_of(groups)
+    name, values = identifying_numbers(groups)
     if not np.isfinite(values).all():
         raise BayesattnError(
             f"draws that were put together must be as many of each chain, got {name} that are not finite: cut the longer"
             " ones first, with isel(draw=slice(..))"
         )
-    if repeats(values):
+    if has_repeats(values):
         raise BayesattnError("draws that were put together must be of other seeds, got the same draws twice")
 
 
-def numbers_of(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[np.ndarray, "chain draw"]]:
+def identifying_numbers(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[np.ndarray, "chain draw"]]:
     """Name and values of a number that distinguishes draws: the log density, or else an entry of a variable."""
     statistics = groups.get("sample_stats")
     if statistics is not None and "lp" in statistics:
@@ -268,7 +273,7 @@ def numbers_of(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[np.ndarra
     return str(name), values.isel(last).values
 
 
-def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
+def has_repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
     """Whether a number occurs twice, except in consecutive draws, which repeat when a sampler rejects."""
     moved = np.ones(values.shape, bool)
     moved[:, 1:] = values[:, 1:] != values[:, :-1]

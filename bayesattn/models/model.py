@@ -20,7 +20,7 @@ from bayesattn.kernels.forms import by_products, cheapest_form, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import require_paths
 from bayesattn.likelihoods import require_gaussian
-from bayesattn.models.network_posterior import NetworkPosterior, of_dataset
+from bayesattn.models.network_posterior import NetworkPosterior, dataset_property
 from bayesattn.models.tokens import TokenDataset, Tokens
 
 KERNEL_ATTRIBUTES = ("_process_of_inputs", "_origin")
@@ -71,10 +71,10 @@ class Model(NetworkPosterior):
     path_groups: Mapping[str, Sequence[int]]
     tokens: Tokens | None = None
 
-    path_inputs = of_dataset("path_inputs", "xi of the training examples, shape (P, Pi, N_0).")
-    test_path_inputs = of_dataset("test_path_inputs", "xi of the test examples, or None.")
-    validation_path_inputs = of_dataset("validation_path_inputs", "xi of the validation examples, or None.")
-    validation_labels = of_dataset("validation_labels", "Labels of the validation examples, or None.")
+    path_inputs = dataset_property("path_inputs", "xi of the training examples, shape (P, Pi, N_0).")
+    test_path_inputs = dataset_property("test_path_inputs", "xi of the test examples, or None.")
+    validation_path_inputs = dataset_property("validation_path_inputs", "xi of the validation examples, or None.")
+    validation_labels = dataset_property("validation_labels", "Labels of the validation examples, or None.")
 
     def _check(self) -> None:
         for part in ("", "test_", "validation_"):
@@ -216,12 +216,10 @@ class Model(NetworkPosterior):
         with eval_context():
             return gaussian_process(self.path_inputs, self.labels, self.architecture, 1.0, residual=residual)
 
-    def replace(self, **changes: Any) -> Self:
-        """Copy with some fields changed; `width=N` sets every width. Raises ValueError as `Model` does."""
-        changed = super().replace(**changes)
-        if changed._kernel_settings == self._kernel_settings:
-            object.__setattr__(changed, "_origin", vars(self).get("_origin", self))
-        return changed
+    def _share_with(self, origin: Self) -> None:
+        """Use the kernels of another model if they are the same."""
+        if self._kernel_settings == origin._kernel_settings:
+            object.__setattr__(self, "_origin", vars(origin).get("_origin", origin))
 
     @property
     def _kernel_settings(self) -> tuple[object, ...]:

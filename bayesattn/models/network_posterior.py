@@ -27,11 +27,15 @@ from bayesattn.likelihoods import (
 )
 from bayesattn.models.posterior import Posterior
 
-SHAPE = tuple(each.name for each in dataclasses.fields(Architecture))
+ARCHITECTURE_FIELDS = tuple(each.name for each in dataclasses.fields(Architecture))
 """Fields of the architecture, which a model accepts by name."""
+NO_FIXED_ATTENTION = (
+    "model must have fixed attention for the theory, got an AttentionModel: give it queries and keys,"
+    " model.given(queries_and_keys)"
+)
 
 
-def of_dataset(name: str, description: str) -> Any:
+def dataset_property(name: str, description: str) -> Any:
     """Read-only property that returns a field of the model's dataset."""
     return property(lambda model: getattr(model.dataset, name), doc=description)
 
@@ -54,13 +58,13 @@ class NetworkPosterior(Posterior):
     name: str = "model"
     task: PlainMapping
 
-    labels = of_dataset("labels", "Y of the training examples, shape (P,) or (P, m).")
-    test_labels = of_dataset("test_labels", "Labels of the test examples, or None.")
-    output_names = of_dataset("output_names", "Names of the outputs, or None.")
-    compressed = of_dataset("compressed", "Training examples in compressed form; None if they are plain.")
-    examples = of_dataset("examples", "P, the number of training examples.")
-    test_examples = of_dataset("test_examples", "Number of test examples.")
-    features = of_dataset("features", "N_0, the number of input features.")
+    labels = dataset_property("labels", "Y of the training examples, shape (P,) or (P, m).")
+    test_labels = dataset_property("test_labels", "Labels of the test examples, or None.")
+    output_names = dataset_property("output_names", "Names of the outputs, or None.")
+    compressed = dataset_property("compressed", "Training examples in compressed form; None if they are plain.")
+    examples = dataset_property("examples", "P, the number of training examples.")
+    test_examples = dataset_property("test_examples", "Number of test examples.")
+    features = dataset_property("features", "N_0, the number of input features.")
 
     def __init__(
         self,
@@ -73,13 +77,14 @@ class NetworkPosterior(Posterior):
     ):
         for whole, given, parts in (
             ("dataset", dataset, self.dataset_class.names()),
-            ("architecture", architecture, SHAPE),
+            ("architecture", architecture, ARCHITECTURE_FIELDS),
         ):
             if given is not None and (doubled := [name for name in parts if fields.get(name) is not None]):
                 raise BayesattnError(f"{doubled[0]} must not be given together with {whole}, which has its own")
         fields |= {"dataset": dataset, "architecture": architecture, "likelihood": likelihood}
+        # Defaults are attributes of the class; a field without one is None.
         defaults = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(self)}
-        self._fill(defaults, fields | {"temperature": temperature})
+        self._set_fields(defaults, fields | {"temperature": temperature})
         for doubt in self.label_doubts():
             warnings.warn(doubt, stacklevel=2)
 
@@ -88,27 +93,35 @@ class NetworkPosterior(Posterior):
         if "width" in changes:
             if "widths" in changes:
                 raise BayesattnError("width must not be given together with widths")
-            require_kind("architecture", arch := changes.get("architecture", self.architecture), Architecture)
+            arch = changes.get("architecture", self.architecture)
+            require_kind("architecture", arch, Architecture)
             changes["architecture"] = arch.with_width(changes.pop("width"))
         changed = object.__new__(type(self))
-        changed._fill({each.name: getattr(self, each.name) for each in dataclasses.fields(self)}, changes)
+        changed._set_fields({each.name: getattr(self, each.name) for each in dataclasses.fields(self)}, changes)
+        changed._share_with(self)
         if not changed.dataset.has_labels_of(self.dataset):
             for doubt in changed.label_doubts():
                 warnings.warn(doubt, stacklevel=2)
         return changed
 
-    def _fill(self, values: PlainDict, changes: PlainDict) -> None:
-        """Set the fields to `values`, except for `changes`: fields, or parts of the dataset, architecture and likelihood."""
-        parts = {"dataset": self.dataset_class.names(), "architecture": SHAPE, "likelihood": ("temperature",)}
+    def _share_with(self, origin: Self) -> None:
+        """Use what another model computes, or has computed, where it is the same for this one."""
+
+    def _set_fields(self, current: PlainDict, changes: PlainDict) -> None:
+        """Set the fields to `current`, except for `changes`, which may be parts of dataset, architecture and likelihood."""
+        parts = {
+            "dataset": self.dataset_class.names(),
+            "architecture": ARCHITECTURE_FIELDS,
+            "likelihood": ("temperature",),
+        }
         for name in changes:
-            one_of("field of a model", name, sorted({*values}.union(*parts.values())))
-        data, shape = (
-            {name: changes[name] for name in parts[whole] if name in changes} for whole in ("dataset", "architecture")
-        )
-        new = {name: changes.get(name, value) for name, value in values.items()}
-        new["dataset"] = _dataset(self.dataset_class, new["dataset"], data)
-        new["architecture"] = _architecture(new["architecture"], shape)
-        new["likelihood"] = _likelihood(changes.get("likelihood"), values["likelihood"], changes.get("temperature"))
+            one_of("field of a model", name, sorted({*current}.union(*parts.values())))
+        of_dataset = {name: changes[name] for name in parts["dataset"] if name in changes}
+        of_architecture = {name: changes[name] for name in ARCHITECTURE_FIELDS if name in changes}
+        new = {name: changes.get(name, value) for name, value in current.items()}
+        new["dataset"] = _dataset(self.dataset_class, new["dataset"], of_dataset)
+        new["architecture"] = _architecture(new["architecture"], of_architecture)
+        new["likelihood"] = _likelihood(changes.get("likelihood"), current["likelihood"], changes.get("temperature"))
         for name, value in new.items():
             object.__setattr__(self, name, value)
         self._check()
@@ -207,7 +220,7 @@ def listed(numbers: Sequence[float]) -> str:
 
 
 def _dataset(kind: Any, dataset: Any, parts: PlainDict) -> Any:
-    """Dataset of the class `kind`, with some of its fields replaced; made of them if there is none."""
+    """Dataset with some of its fields replaced; a new one of the class `kind` made of them if `dataset` is None."""
     if dataset is None:
         return kind(**parts)
     require_kind("dataset", dataset, kind)
@@ -215,7 +228,7 @@ def _dataset(kind: Any, dataset: Any, parts: PlainDict) -> Any:
 
 
 def _architecture(architecture: Architecture | None, parts: PlainDict) -> Architecture:
-    """Architecture with some of its fields replaced; made of them if there is none."""
+    """Architecture with some of its fields replaced; a new one made of them if `architecture` is None."""
     parts = {name: part for name, part in parts.items() if part is not None}
     if architecture is None:
         required: PlainDict = {"heads": None, "widths": None}

@@ -114,7 +114,7 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True, eq=False)
 class ModelRecord:
-    """What is known of the model of draws: its description and data, as a tree records them or as the model has them."""
+    """Identity of the model behind draws: its description and data, as a tree records them or as the model has them."""
 
     about: PlainMapping
     data: PlainMapping
@@ -164,10 +164,11 @@ class ModelRecord:
             ours, theirs = (np.asarray(record.data[name]) for record in (self, other))
             if not close(ours, theirs):
                 return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
-        # Other processors may compute path inputs that differ in the last bit.
-        alike = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
-        decided = any(each <= {*both} for each in WHOLE_DATA)
-        return "other data, temperature or architecture" if known and not (alike and decided) else None
+        # Other processors may compute path inputs that differ in the last bit, and fingerprints with them.
+        settings_compared = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
+        data_compared = any(each <= {*both} for each in WHOLE_DATA)
+        unexplained = known and not (settings_compared and data_compared)
+        return "other data, temperature or architecture" if unexplained else None
 
 
 def close(ours: np.ndarray | None, theirs: np.ndarray | None) -> bool:
@@ -201,12 +202,7 @@ def model_in(tree: "xr.DataTree") -> Posterior:
         arrays = {
             str(name): array.values for group in DATA_GROUPS for name, array in dataset(tree, group).data_vars.items()
         }
-        model = restored(about, arrays)
-        # Runs of earlier versions have no fingerprint.
-        recorded = ModelRecord(about, arrays).fingerprints
-        if recorded and recorded != {fingerprint(model)}:
-            raise BayesattnError("other data")
-        return model
+        model, recorded = restored(about, arrays), ModelRecord(about, arrays).fingerprints
     except likelihoods.UnknownLikelihood:
         raise
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -215,6 +211,12 @@ def model_in(tree: "xr.DataTree") -> Posterior:
             " and constant_data; got a tree that does not: use the tree as it was sampled, or remove that attribute and"
             " hand over the model"
         ) from None
+    if recorded and recorded != {fingerprint(model)}:  # Runs of earlier versions have no fingerprint.
+        raise BayesattnError(
+            f"draws must be of the model that their attribute {ATTRIBUTE!r} describes, got data of another, or some of its examples: use the"
+            " tree as it was sampled, or remove that attribute and hand over the model"
+        )
+    return model
 
 
 def architecture_in(tree: "xr.DataTree") -> Architecture | None:

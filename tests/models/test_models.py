@@ -6,6 +6,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import tasks
+from tests.posteriors import tiny_model
 from tests.statistics import likely
 
 
@@ -83,3 +84,10 @@ def test_a_stranger_brings_arrays(tmp_path):
 
 
 GOOD = 'temperature = 0.1\n[architecture]\nwidth = 3\n[task]\nname = "hidden_markov"\n'
+
+
+def test_doubtful_labels_are_told_where_they_were_given():
+    model = tiny_model(heads=(2,))
+    with pytest.warns(UserWarning, match="^labels are 0 and 1: ") as caught:
+        model.replace(labels=np.arange(len(model.labels)) % 2)
+    assert caught[0].filename == __file__
