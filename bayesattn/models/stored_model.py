@@ -213,8 +213,8 @@ def model_in(tree: "xr.DataTree") -> Posterior:
         ) from None
     if recorded and recorded != {fingerprint(model)}:  # Runs of earlier versions have no fingerprint.
         raise BayesattnError(
-            f"draws must be of the model that their attribute {ATTRIBUTE!r} describes, got data of another, or some of its examples: use the"
-            " tree as it was sampled, or remove that attribute and hand over the model"
+            f"draws must be of the model that their attribute {ATTRIBUTE!r} describes, got data of another, or some of its"
+            " examples: use the tree as it was sampled, or remove that attribute and hand over the model"
         )
     return model
 
