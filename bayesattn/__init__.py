@@ -118,6 +118,12 @@ _MOVED = {
     "sweep": "jobs",
 }
 """Names that the version before had here, until the next release, and where they are now."""
+_REPLACED = {
+    "combining_width": "ba.heads(draws).combining_width()",
+    "learning_coefficient_of": "ba.learning_coefficient(model, losses=losses)",
+    "path_correlations": "ba.heads(draws).correlations()",
+}
+"""Names that the version before had here, and what to write instead."""
 _MODULES = ("attention", "models", "samplers", "tasks", "theory")
 """Modules beside this file that are imported when they are looked for."""
 
@@ -137,7 +143,8 @@ def __getattr__(name: str) -> object:
             stacklevel=2,
         )
         return _imported(_MOVED[name], name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    advice = f": write {_REPLACED[name]}" if name in _REPLACED else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
 
 
 def _imported(home: str, name: str) -> object:

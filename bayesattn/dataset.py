@@ -29,6 +29,8 @@ class Examples(OwnsArrays, Described):
 
     labelled: ClassVar[tuple[str, ...]]
     """Names of the arrays of labels."""
+    required: ClassVar[tuple[str, ...]]
+    """Names of what every dataset has that is not compressed."""
     labels: Any
     test_labels: Any
     output_names: Any
@@ -74,6 +76,7 @@ class Dataset(Examples):
     """
 
     labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels", "validation_labels")
+    required: ClassVar[tuple[str, ...]] = ("path_inputs", "labels")
 
     path_inputs: Any = None
     labels: Any = None
@@ -241,6 +244,7 @@ class SequenceDataset(Examples):
     """
 
     labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels")
+    required: ClassVar[tuple[str, ...]] = ("inputs", "labels")
 
     inputs: Any
     labels: Any

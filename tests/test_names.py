@@ -22,6 +22,10 @@ def test_what_the_package_holds():
         assert getattr(ba, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'smaple'"):
         ba.smaple  # noqa: B018
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'combining_width': write ba.heads\(draws\).combining_width"
+    ):
+        ba.combining_width  # noqa: B018
 
 
 def test_every_name_has_its_place_in_the_reference():
@@ -48,9 +52,13 @@ def test_names_of_the_version_before_say_where_they_are():
 
 def test_the_order_before_still_holds_and_warns(zoo):
     draws, model = zoo.draws("two"), zoo_model("two")
-    with pytest.warns(FutureWarning, match=r"^validate takes draws first.*: validate\(draws, model=model\)$"):
+    with pytest.warns(FutureWarning, match=r"^validate takes draws first.*: write validate\(draws\); "):
         before = ba.validate(model, draws)
     np.testing.assert_array_equal(before.order_parameter, ba.validate(draws).order_parameter)
+    with pytest.warns(FutureWarning, match="^validate takes draws first"):
+        ba.validate(model, draws=draws)
+    with pytest.warns(FutureWarning, match="^heads takes draws first"):
+        ba.heads(draws, model)
     with pytest.warns(FutureWarning, match="^weights takes draws first"):
         before = ba.weights(draws, model, 3)
     xr.testing.assert_identical(before, ba.weights(draws, seed=3))

@@ -332,7 +332,7 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
     wrong.attrs = {ATTRIBUTE: "{"}
     cases = [
         (lambda: ba.predict([1, 2], inputs), r"draws must be the result of bayesattn.sample, .* got \[1, 2\]"),
-        (lambda: ba.predict(anonymous, inputs), "draws must say what model they are of, .* hand over the model"),
+        (lambda: ba.predict(anonymous, inputs), "draws must say what model they are of, .* or pass model=$"),
         (lambda: ba.predict(wrong, inputs), "draws must say what model they are of"),
         (lambda: ba.predict(of_latent, inputs), "draws must be of a network, .* got those of a LatentModel"),
         (lambda: ba.predict(bare, inputs, model=model), r"draws must have posterior\['order_parameter'\]"),

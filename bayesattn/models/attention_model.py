@@ -14,7 +14,13 @@ from bayesattn._util.types import LayersOfHeads
 from bayesattn.dataset import SequenceDataset
 from bayesattn.errors import BayesattnError
 from bayesattn.models.model import Model
-from bayesattn.models.network_posterior import NO_FIXED_ATTENTION, NetworkPosterior, dataset_property, listed
+from bayesattn.models.network_posterior import (
+    NO_FIXED_ATTENTION,
+    NetworkPosterior,
+    dataset_property,
+    listed,
+    with_signature,
+)
 from bayesattn.models.tokens import Tokens
 
 ATTENTION_ON = ("inputs", "hidden")
@@ -212,3 +218,6 @@ def _by_layer(name: str, value: Checked, depth: int) -> tuple[float, ...]:
     if len(listed) != depth:
         raise BayesattnError(f"{name} must be a number, or one for each of {depth} layers, got {len(listed)}")
     return tuple(not_negative(f"{name}[{place}]", each) for place, each in enumerate(listed))
+
+
+with_signature(AttentionModel)

@@ -197,7 +197,7 @@ def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":
                     what = f"{name}[{str(variable)!r}]"
                     raise BayesattnError(
                         f"draws must be of one model, got joined trees whose {what} differ along {axis}:"
-                        " bayesattn.concat names further differences"
+                        " bayesattn.joining.concat names further differences"
                     )
         data = data.isel({axis: 0}, drop=True)
     return data

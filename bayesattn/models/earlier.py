@@ -16,10 +16,10 @@ def draws_first(function: Function) -> Function:
     @wraps(function)
     def with_model_by_name(*arguments: Any, **named: Any) -> Any:
         models = [each for each in arguments if isinstance(each, Posterior)]
-        if models and len(arguments) > 1:
+        if models and (len(arguments) > 1 or "draws" in named):
             warnings.warn(
-                f"{function.__name__} takes draws first and reads the model from them; in the next release a model is"
-                f" accepted as model= only: {function.__name__}(draws, model=model)",
+                f"{function.__name__} takes draws first and reads the model from them: write {function.__name__}(draws); the"
+                " next release accepts a model as model= only, for draws that do not record theirs",
                 FutureWarning,
                 stacklevel=2,
             )

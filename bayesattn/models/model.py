@@ -20,7 +20,7 @@ from bayesattn.kernels.forms import by_products, cheapest_form, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import require_paths
 from bayesattn.likelihoods import require_gaussian
-from bayesattn.models.network_posterior import NetworkPosterior, dataset_property
+from bayesattn.models.network_posterior import NetworkPosterior, dataset_property, with_signature
 from bayesattn.models.tokens import TokenDataset, Tokens
 
 KERNEL_ATTRIBUTES = ("_process_of_inputs", "_origin")
@@ -87,6 +87,7 @@ class Model(NetworkPosterior):
                 raise BayesattnError(
                     "tokens must not be given for a compressed dataset, which holds no single examples"
                 )
+            require_kind("tokens", self.tokens, Tokens)
             self.tokens.require_fit(self.examples, self.features, self.architecture.heads)
 
     def label_doubts(self) -> list[str]:
@@ -259,6 +260,9 @@ class Model(NetworkPosterior):
     def shown_names(self) -> PlainDict:
         """Names of the paths, and groups of paths by name."""
         return super().shown_names | {"groups": dict(self.path_groups)}
+
+
+with_signature(Model)
 
 
 def has_fixed_attention(posterior: object) -> TypeGuard[Model]:

@@ -3,6 +3,7 @@
 import abc
 import copy
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,13 +69,24 @@ class NetworkPosterior(Posterior):
 
     def __init__(
         self,
-        *,
+        *unnamed: Any,
         dataset: Any = None,
         architecture: Architecture | None = None,
         likelihood: Likelihood | None = None,
         temperature: float | None = None,
         **fields: Any,
     ):
+        if unnamed:
+            raise BayesattnError(
+                f"{type(self).__name__} takes its fields by name, {self.dataset_class.required[0]}=.. and so on, got"
+                f" {len(unnamed)} without a name"
+            )
+        if dataset is None and fields.get("compressed") is None:
+            for name in self.dataset_class.required:
+                if fields.get(name) is None:
+                    raise BayesattnError(f"{name} must be given, or a dataset that has them, got None")
+        if architecture is None and fields.get("heads") is None:
+            raise BayesattnError("architecture must be given, or its fields, heads and widths among them, got None")
         for whole, given, parts in (
             ("dataset", dataset, self.dataset_class.names()),
             ("architecture", architecture, ARCHITECTURE_FIELDS),
@@ -90,6 +102,9 @@ class NetworkPosterior(Posterior):
 
     def replace(self, **changes: Any) -> Self:
         """Copy with some fields changed; `width=N` sets every width. Raises ValueError as the class does."""
+        for name in ("dataset", "architecture", "likelihood", "temperature"):
+            if changes.get(name, name) is None:
+                raise BayesattnError(f"{name} must not be None: what stays as it is, is left out")
         if "width" in changes:
             if "widths" in changes:
                 raise BayesattnError("width must not be given together with widths")
@@ -212,6 +227,19 @@ class NetworkPosterior(Posterior):
             **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
             **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
         }
+
+
+def with_signature(kind: type[NetworkPosterior]) -> None:
+    """Make help and editors show all arguments by name."""
+    own = [each.name for each in dataclasses.fields(kind) if each.name not in ("dataset", "architecture", "likelihood")]
+    names = ["dataset", *kind.dataset_class.names(), "architecture", *ARCHITECTURE_FIELDS, "likelihood", "temperature"]
+    parameters = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(kind, name, None) if name in own else None
+        )
+        for name in [*names, *own]
+    ]
+    kind.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def listed(numbers: Sequence[float]) -> str:

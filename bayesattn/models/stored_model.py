@@ -208,13 +208,13 @@ def model_in(tree: "xr.DataTree") -> Posterior:
     except (AttributeError, KeyError, TypeError, ValueError):
         raise BayesattnError(
             f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and in complete groups observed_data"
-            " and constant_data; got a tree that does not: use the tree as it was sampled, or remove that attribute and"
-            " hand over the model"
+            " and constant_data; got a tree that does not: use the tree as it was sampled, or pass model="
+            + (" and remove that attribute" if about else "")
         ) from None
     if recorded and recorded != {fingerprint(model)}:  # Runs of earlier versions have no fingerprint.
         raise BayesattnError(
             f"draws must be of the model that their attribute {ATTRIBUTE!r} describes, got data of another, or some of its"
-            " examples: use the tree as it was sampled, or remove that attribute and hand over the model"
+            " examples: use the tree as it was sampled, or remove that attribute and pass model="
         )
     return model
 

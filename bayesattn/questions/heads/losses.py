@@ -33,6 +33,7 @@ from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
+from bayesattn.models.earlier import draws_first
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.questions.heads.bridge import bridge, rhat
@@ -112,6 +113,7 @@ def indexed(names: list[Any], levels: list[str]) -> "pd.Index":
     return pd.MultiIndex.from_tuples(names, names=levels) if len(levels) > 1 else pd.Index(names, name=levels[0])
 
 
+@draws_first
 @with_own_settings
 def head_losses(
     draws: Draws,

@@ -16,6 +16,7 @@ from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
+from bayesattn.models.earlier import draws_first
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.questions.heads.losses import Losses, head_losses, indexed
@@ -158,6 +159,7 @@ class Heads(Described):
         } | ({"note": self.note} if self.note else {})
 
 
+@draws_first
 def heads(draws: Draws, *, of: Checked = "heads", model: NetworkPosterior | None = None) -> Heads:
     """Posterior of the score of each head: mean, spread, interval, and probability of the least score.
 
