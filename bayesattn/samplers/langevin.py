@@ -270,7 +270,7 @@ class Mclmc(Unadjusted):
     memory = 150
     """Number of recent steps from which the step size is estimated."""
     trust = 1.5
-    """Width, in factors of e of the step size, within which an energy error counts."""
+    """Standard deviation of the weight of an energy error, in logarithms of the step size that this error suggests."""
 
     def __init__(
         self,
