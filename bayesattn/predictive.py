@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, one_of, positive_integer, require_memory, seed_number
 from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.sequential import one_by_one
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
@@ -343,24 +344,23 @@ def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.n
 @jax.jit
 def _outputs(conditional: Conditional, draws, path_inputs, keys):
     """Mean and variance of f given each draw, and a draw of f if there are keys."""
-    return jax.lax.map(lambda pair: conditional.outputs(pair[0], path_inputs, pair[1]), (draws, keys))
+    return one_by_one(lambda pair: conditional.outputs(pair[0], path_inputs, pair[1]), (draws, keys))
 
 
 @jax.jit
 def _log_likelihood(conditional: Conditional, draws):
-    return jax.lax.map(conditional.log_likelihood, draws)
+    return one_by_one(conditional.log_likelihood, draws)
 
 
 @jax.jit
 def _leave_one_out(conditional: Conditional, draws, others):
-    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    outputs = jax.lax.map(conditional.own_outputs, others)
-    return jax.lax.map(lambda draw: conditional.leave_one_out(draw, outputs), draws)
+    outputs = one_by_one(conditional.own_outputs, others)
+    return one_by_one(lambda draw: conditional.leave_one_out(draw, outputs), draws)
 
 
 @jax.jit
 def _replicated(conditional: Conditional, draws, keys):
-    return jax.lax.map(lambda pair: conditional.replicate(*pair), (draws, keys))
+    return one_by_one(lambda pair: conditional.replicate(*pair), (draws, keys))
 
 
 def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> Float[np.ndarray, "chain draw"]:

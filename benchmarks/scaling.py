@@ -18,7 +18,7 @@ from timing import interleaved_seconds
 import bayesattn as ba
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
-from bayesattn.kernels.forms import form_at
+from bayesattn.kernels.forms import cheapest_form
 from bayesattn.theory.bartlett import layer_shapes, unwhiten
 from bayesattn.theory.potential import potential, problem_of
 
@@ -67,11 +67,12 @@ def measured(case: Case) -> dict:
     """Form of the likelihood, seconds per gradient, peak memory in GiB, device."""
     model = model_of(case)
     shapes, problem = layer_shapes(model.architecture), problem_of(model.gaussian_process, model.architecture)
+    examples, features, _ = model.gaussian_process.features.shape
     slope = jax.jit(jax.grad(potential), static_argnums=2)
     point = unwhiten(jnp.zeros(sum(shape.size for shape in shapes)), shapes, problem.widths)
     seconds = interleaved_seconds({"gradient": lambda: slope(point, problem, shapes)}, repeats=9)["gradient"]
     return {
-        "form": form_at(model.gaussian_process, shapes[0].columns),
+        "form": cheapest_form(examples, features, model.architecture),
         "seconds": seconds,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "device": jax.devices()[0].device_kind,

@@ -200,7 +200,8 @@ def test_what_is_compatible_exceeds_what_would_have_been_flagged_only_with_the_r
 
 
 @pytest.mark.parametrize(
-    ("first_order", "said"), [(0.2, "less, which the next order can be"), (0.01, "more, 17 %, which")]
+    ("first_order", "said"),
+    [(0.2, "smaller than the first-order change, so the"), (0.01, "more, 17 %, which")],
 )
 def test_a_failure_says_whether_the_next_order_can_be_the_cause(
     without_test_examples, reference_validation, first_order, said

@@ -26,7 +26,7 @@ from bayesattn.checks.mixing import (
 )
 from bayesattn.checks.theory_predictions import BATCHES_PER_CHAIN
 from bayesattn.models import CENTRAL
-from bayesattn.models.arviz import dataset
+from bayesattn.models.arviz import dataset, has_order_parameter
 from bayesattn.models.draws import Draws, opened
 from bayesattn.models.stored_model import architecture_in
 from bayesattn.theory.bartlett import may_have_modes_apart
@@ -260,7 +260,7 @@ def diagnose(draws: Draws) -> Diagnostics:
         divergences=_total(statistics, "diverging"),
         saturated=_total(statistics, "reached_max_treedepth"),
         # Only collapsed draws of U include Bartlett coordinates.
-        weight_space="order_parameter" in posterior and "bartlett" not in posterior,
+        weight_space=has_order_parameter(draws) and "bartlett" not in posterior,
     )
 
 
@@ -293,7 +293,7 @@ def summary(draws: Draws) -> list[PlainDict]:
     rows: list[PlainDict] = []
     if "lp" in statistics:
         rows.append({"quantity": "lp"} | {name: float(value) for name, value in moments(statistics["lp"]).items()})
-    if "order_parameter" in posterior:
+    if has_order_parameter(draws):
         entries = on_and_below_diagonal(posterior["order_parameter"])
         numbers = moments(entries, tails=True)
         names = [str(name) for name in posterior["path"].values]

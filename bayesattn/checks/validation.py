@@ -8,6 +8,7 @@ differences, because all must pass (Berger 1982). If a bound exceeds the margin,
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -121,7 +122,7 @@ class Validation(Described):
         """Whether the chains mixed well enough for a verdict; always False for a single chain."""
         return not doubts_about("U", self.diagnostics.chains, self.rhat, self.ess)
 
-    @property
+    @cached_property
     def entries(self) -> Compared:
         """Comparison of U on and below the diagonal, row by row; the size of U_ij is (U_ii U_jj)^(1/2)."""
         names, pairs = self.model.row_names, np.tril_indices(len(self.corrected))
@@ -146,7 +147,7 @@ class Validation(Described):
         """Families compared: entries of U and, unless `directions` is None, the mean predictor."""
         return [self.entries] if self.directions is None else [self.entries, self.directions]
 
-    @property
+    @cached_property
     def quantities(self) -> "pd.DataFrame":
         """All quantities compared, relative to their sizes: `Compared.relative` of all families."""
         import pandas as pd
@@ -192,6 +193,10 @@ class Validation(Described):
 
     def failures(self) -> list[str]:
         """Disagreements, one sentence each."""
+        return list(self._failures)
+
+    @cached_property
+    def _failures(self) -> list[str]:
         entries, draws = self.entries, self.order_parameter[np.tril_indices(len(self.corrected))]
         apart = np.flatnonzero(~entries.agrees)
         sentences = [
@@ -253,12 +258,15 @@ class Validation(Described):
         """Statement whether the next order in 1/N may explain the difference; if it may, the theory is not refuted."""
         first = float(np.max(np.abs(self.expected) / size_of(self.corrected)))
         off = float(np.max(self.quantities["difference"].to_numpy()))
-        text = (
-            f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: the missing part is"
-        )
+        text = f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}"
         if off < first:
-            return f"{text} less, which the next order can be; it would be a quarter or less at twice the width"
-        return f"{text} more, {percent(off)}, which the next order of a series that converges is not"
+            return (
+                f"{text}: the difference is smaller than the first-order change, so the next order may explain it; the next"
+                " order would be a quarter or less at twice the width"
+            )
+        return (
+            f"{text}: the missing part is more, {percent(off)}, which the next order of a series that converges is not"
+        )
 
     def _sensitivity(self) -> str:
         """Sensitivity: largest difference compatible with the draws, and smallest one flagged in any quantity."""

@@ -1,7 +1,7 @@
 """Results as rows of text, for screen and page: theory against draws, head scores and correlations of paths."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import xarray as xr
@@ -12,6 +12,7 @@ from bayesattn.checks.mixing import COLUMNS, moments
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, DRAWS_PER_FREEDOM, HOLDS, doubts_about
 from bayesattn.models import LatentModel
+from bayesattn.models.arviz import has_order_parameter
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior, is_network
 from bayesattn.models.posterior import Posterior
@@ -27,8 +28,14 @@ SHOWN_CORRELATIONS = 6
 """Number of pairs of paths in the table of correlations, the strongest ones."""
 ANSWERS = {HOLDS: True, DOES_NOT_HOLD: False, CANNOT_TELL: None}
 Row = dict[str, str]
-Verdict = tuple[str, bool | None, list[Row]]
-"""Sentence, whether the theory holds (None: cannot tell), and rows of the table."""
+
+
+class Verdict(NamedTuple):
+    """Sentence, whether the theory holds (None: cannot tell), and rows of the table."""
+
+    sentence: str
+    holds: bool | None
+    rows: list[Row]
 
 
 def entry_row(entry: Mapping[Any, Any]) -> Row:
@@ -53,7 +60,7 @@ def theory_table(validation: Validation) -> Verdict:
             pareto_k = cell(entry["pareto_k"], ".2f")
             rows.append({"entry of U": name} | entry_row(entry) | {"Pareto k": pareto_k, "agrees": agrees})
     sentence = f"Does the theory hold at N = {validation.width}? {validation.statement()}."
-    return sentence, ANSWERS[validation.verdict], rows
+    return Verdict(sentence, ANSWERS[validation.verdict], rows)
 
 
 def draws_table(model: Posterior, draws: xr.DataTree, level: float) -> Verdict:
@@ -66,16 +73,16 @@ def draws_table(model: Posterior, draws: xr.DataTree, level: float) -> Verdict:
 
 def network_table(model: NetworkPosterior, draws: xr.DataTree) -> Verdict:
     """Verdict and table of the largest diagonal entries of U, without the theory to first order in 1/N."""
-    reason = (
-        "the theory needs fixed attention; this model samples queries and keys"
-        if not has_fixed_attention(model)
-        else f"its expansion to first order in 1/N is for at most {MOST_COORDINATES:,} coordinates of the order parameters"
-        if model.likelihood.conjugate
-        else "it is for the Gaussian likelihood, and this model has another"
-    )
+    if not has_fixed_attention(model):
+        reason = "the theory needs fixed attention; this model samples queries and keys"
+    elif model.likelihood.conjugate:
+        coordinates = f"at most {MOST_COORDINATES:,} coordinates of the order parameters"
+        reason = f"its expansion to first order in 1/N is for {coordinates}"
+    else:
+        reason = "it is for the Gaussian likelihood, and this model has another"
     sentence = f"The draws were not compared with the theory: {reason}."
-    if "order_parameter" not in draws["posterior"]:
-        return sentence, None, []
+    if not has_order_parameter(draws):
+        return Verdict(sentence, None, [])
     sampled = draws["posterior"].to_dataset()["order_parameter"].values
     of = moments(xr.DataArray(np.einsum("cdpp->cdp", sampled), dims=("chain", "draw", "path")))
     greatest = np.argsort(-of["mean"], kind="stable")[:MOST_PATHS]
@@ -83,7 +90,7 @@ def network_table(model: NetworkPosterior, draws: xr.DataTree) -> Verdict:
         {"entry of U": model.row_names[path], "draws": with_error(float(of["mean"][path]), float(of["error"][path]))}
         for path in greatest
     ]
-    return sentence, None, rows
+    return Verdict(sentence, None, rows)
 
 
 def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdict:
@@ -116,11 +123,13 @@ def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdic
         )
     ]
     if doubts := doubts_about("z", sampled.sizes["chain"], drawn["rhat"], drawn["ess"]):
-        return f"The draws cannot tell whether they agree with the exact posterior: {'; '.join(doubts)}.", None, rows
+        sentence = f"The draws cannot tell whether they agree with the exact posterior: {'; '.join(doubts)}."
+        return Verdict(sentence, None, rows)
     if not compared.agrees.all():
-        return "The draws do not agree with the exact posterior.", False, rows
+        return Verdict("The draws do not agree with the exact posterior.", False, rows)
     bound = float(np.max(compared.bound))
-    return f"The draws agree with the exact posterior to within {bound:.2g} of its standard deviations.", True, rows
+    sentence = f"The draws agree with the exact posterior to within {bound:.2g} of its standard deviations."
+    return Verdict(sentence, True, rows)
 
 
 def _agrees(agrees: bool, error: float) -> str:
@@ -130,7 +139,7 @@ def _agrees(agrees: bool, error: float) -> str:
 
 def has_heads_table(model: Posterior, draws: xr.DataTree) -> TypeGuard[NetworkPosterior]:
     """Whether draws hold U, of a network of more than one head."""
-    return is_network(model) and "order_parameter" in draws["posterior"] and sum(model.architecture.heads) > 1
+    return is_network(model) and has_order_parameter(draws) and sum(model.architecture.heads) > 1
 
 
 def heads_table(model: Posterior, draws: xr.DataTree, lost: Sequence[Row] = ()) -> list[Row]:
@@ -166,7 +175,7 @@ def losses_table(losses: Losses) -> list[Row]:
 
 def correlations_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     """Strongest correlations of paths in U; no rows without draws of U, or for a single path."""
-    if not is_network(model) or "order_parameter" not in draws["posterior"] or model.architecture.paths < 2:
+    if not is_network(model) or not has_order_parameter(draws) or model.architecture.paths < 2:
         return []
     posterior = heads(draws, model=model).correlations()
     rows, columns = (each[:SHOWN_CORRELATIONS].tolist() for each in posterior.strongest)

@@ -82,14 +82,6 @@ def compressed_examples(examples: int, columns: int, outputs: int) -> int:
     return examples if examples * outputs < LEAST_LABELS_TO_COMPRESS or examples < 2 * columns else columns
 
 
-def form_at(process: GaussianProcess, columns: int) -> str:
-    """Form in which a Gaussian process computes its energy for factors with this number of columns."""
-    if isinstance(process, ByPairs):
-        return "pairs"
-    smaller = smaller_by_features(columns, process.features.shape[1], process.labels.size)
-    return "feature_space" if smaller and isinstance(process, InFeatureSpace) else "features"
-
-
 def _in_form(
     form: str | None,
     features: Features,

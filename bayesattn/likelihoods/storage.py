@@ -15,16 +15,22 @@ from bayesattn.likelihoods.likelihood import Likelihood
 
 BY_NAME: dict[str, type[Gaussian] | type[Categorical]] = {"gaussian": Gaussian, "categorical": Categorical}
 """Likelihoods that a model file can name."""
+NAMES: dict[type, str] = {kind: name for name, kind in BY_NAME.items()}
 
 
 class UnknownLikelihood(BayesattnError):
     """Likelihood of a class that is not defined in this process."""
 
 
+def is_built_in(likelihood: Likelihood) -> bool:
+    """Whether a model file can name the likelihood."""
+    return type(likelihood) in NAMES
+
+
 def name_of(likelihood: Likelihood) -> str:
     """Name of a likelihood in model files; without one, its class name, with the module if it is from elsewhere."""
     kind = type(likelihood)
-    return next((name for name, each in BY_NAME.items() if kind is each), _class_name(kind))
+    return NAMES.get(kind) or _class_name(kind)
 
 
 def _class_name(kind: type) -> str:
@@ -39,18 +45,18 @@ def settings_of(likelihood: Likelihood) -> PlainDict:
     """
     settings = {}
     for each in dataclasses.fields(likelihood):
-        if getattr(likelihood, each.name) is None:
+        if (value := getattr(likelihood, each.name)) is None:
             continue
         try:
-            value = np.asarray(getattr(likelihood, each.name))
+            array = np.asarray(value)
         except ValueError:  # Entries of different lengths.
-            value = np.asarray(None)
-        if value.dtype.kind not in "iuf":
+            array = np.asarray(None)
+        if array.dtype.kind not in "iuf":
             raise BayesattnError(
                 f"field {each.name} of likelihood {type(likelihood).__name__} must be a number or an array of them, got"
-                f" {shown(getattr(likelihood, each.name))}"
+                f" {shown(value)}"
             )
-        settings[each.name] = value.tolist()
+        settings[each.name] = array.tolist()
     return settings
 
 
@@ -101,7 +107,13 @@ def at_temperature(likelihood: Likelihood, temperature: float) -> Likelihood:
 
 
 def restored(name: str, settings: PlainMapping) -> Likelihood:
-    """Likelihood restored from its name and the fields of `settings_of`; raises UnknownLikelihood for an unknown class."""
+    """Likelihood restored from its name and the fields of `settings_of`.
+
+    Raises:
+        UnknownLikelihood: no class of this name is defined in this process.
+        TypeError: the class has other fields.
+        ValueError: the class refuses a field.
+    """
     kind = BY_NAME.get(name) or next((kind for kind in _subclasses(Likelihood) if _class_name(kind) == name), None)
     if kind is None:
         raise UnknownLikelihood(

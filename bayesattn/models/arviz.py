@@ -99,6 +99,11 @@ def tree_of(groups: PlainMapping, coords: PlainMapping, dims: PlainMapping) -> "
         return arviz_base.from_dict(dict(groups), coords=dict(coords), dims=dict(dims))
 
 
+def has_order_parameter(tree: "xr.DataTree") -> bool:
+    """Whether draws hold U."""
+    return "order_parameter" in dataset(tree, "posterior")
+
+
 def dataset(tree: "xr.DataTree", group: str) -> "xr.Dataset":
     """Group of a tree as a dataset, empty if the tree does not have the group."""
     import xarray

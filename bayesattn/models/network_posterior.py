@@ -18,9 +18,9 @@ from bayesattn.classes import doubtful_labels
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
 from bayesattn.likelihoods import (
-    BY_NAME,
     Likelihood,
     at_temperature,
+    is_built_in,
     likelihood_from,
     name_of,
     require_usable,
@@ -165,7 +165,7 @@ class NetworkPosterior(Posterior):
         for name in self.dataset.labelled:
             if getattr(self.dataset, name) is not None:
                 self.likelihood.check_labels(name, getattr(self.dataset, name))
-        if type(self.likelihood) not in BY_NAME.values():
+        if not is_built_in(self.likelihood):
             require_usable(self.likelihood, self.labels)
         if self.likelihood.conjugate and self.compressed is None:
             inputs = self.dataset.distinct_inputs
@@ -190,7 +190,7 @@ class NetworkPosterior(Posterior):
         arch = {name: list(each) if isinstance(each, tuple) else each for name, each in self.architecture.table.items()}
         table: PlainDict = {"temperature": self.temperature, "architecture": arch}
         table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
-        if type(self.likelihood) not in BY_NAME.values():
+        if not is_built_in(self.likelihood):
             table["likelihood"] = settings_of(self.likelihood)
         return table | ({"task": self.task} if self.task else {})
 

@@ -25,7 +25,7 @@ from bayesattn.questions.reference.truth import LEVELS
 if TYPE_CHECKING:
     import pandas as pd
 
-GRADES = RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
+RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
 """Verdicts in the order of the exit statuses of `bayesattn grade`."""
 MARGIN = 0.2
 """Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
@@ -76,19 +76,25 @@ class Grade(Described):
         found = moments(drawn)
         error = np.hypot(found["error"], truth.mean_error)
         shares = moments((drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))).astype(float))
-        # A share has the error of right draws. The error estimated from the share falls with it, and is missing at 0 and 1.
+        # A share has the error of right draws. An error estimated from few draws below a level is too small, and undefined
+        # if there are none.
         ess = np.where(np.isnan(shares["ess"]), found["ess"][:, None], shares["ess"])
         own = np.sqrt(truth.below * (1 - truth.below) / ess)
         with np.errstate(divide="ignore", invalid="ignore"):
             z = (found["mean"] - truth.mean) / error
             z_shares = (shares["mean"] - truth.below) / np.hypot(own, truth.below_error)
             sd_error = arviz_stats.mcse(drawn, method="sd").values if drawn.sizes["draw"] >= FEWEST_DRAWS else np.nan
-        columns = {"mean": found["mean"], "truth": truth.mean, "sd": truth.sd}
-        columns |= {"bias": (found["mean"] - truth.mean) / truth.sd, "error": error / truth.sd, "z": z}
-        columns |= {"p": _p_value(z, found["ess"])}
-        columns |= {"sd ratio": found["sd"] / truth.sd, "sd ratio error": sd_error / truth.sd}
-        columns |= dict(zip(SHARES, shares["mean"].T, strict=True))
-        columns |= {
+        columns = {
+            "mean": found["mean"],
+            "truth": truth.mean,
+            "sd": truth.sd,
+            "bias": (found["mean"] - truth.mean) / truth.sd,
+            "error": error / truth.sd,
+            "z": z,
+            "p": _p_value(z, found["ess"]),
+            "sd ratio": found["sd"] / truth.sd,
+            "sd ratio error": sd_error / truth.sd,
+            **dict(zip(SHARES, shares["mean"].T, strict=True)),
             "p of shares": _p_value(z_shares, ess).min(1),
             "rhat": found["rhat"],
             "ess": found["ess"],
@@ -145,7 +151,9 @@ class Grade(Described):
             )
         largest = f"{self.bounds.max():.2f} posterior standard deviations"
         if self.verdict == RIGHT:
-            shares = "no share of draws below the true 10, 50 and 90 % quantiles differs significantly"
+            *first, last = (f"{100 * level:.0f}" for level in LEVELS)
+            quantiles = f"{', '.join(first)} and {last} %"
+            shares = f"no share of draws below the true {quantiles} quantiles differs significantly"
             return f"right: no mean is off by more than {largest}, {shares}"
         return f"cannot tell: a mean off by {largest} is not excluded, but must be below {self.margin:g}; draw more"
 
@@ -245,30 +253,39 @@ def grade(
     if level >= 1:
         raise BayesattnError(f"level must be a probability below 1, got {level:g}")
     model, tree = reference.model, opened(draws)
-    if difference := ModelRecord.of_tree(tree).difference(ModelRecord.of_model(model)):
-        raise BayesattnError(f"draws must be of reference posterior {name!r}, which has {difference}")
-    posterior = tree["posterior"]
-    for variable in ("order_parameter", "prediction"):
-        if variable not in posterior:
-            raise BayesattnError(
-                "draws must hold order_parameter and prediction to be graded, got"
-                f" {', '.join(map(str, posterior.data_vars))}"
-            )
+    _require_own(tree, reference)
     order_parameters = order_parameters_in(tree, model)
     shape = (*order_parameters.shape[:2], len(model.test_path_inputs), *model.architecture.output_axes)
-    own_inputs = None
-    if "constant_data" in tree and "test_path_inputs" in tree["constant_data"]:
-        own_inputs = tree["constant_data"].to_dataset()["test_path_inputs"].values
-    if own_inputs is not None and not np.array_equal(own_inputs, model.test_path_inputs):
+    predictions = finite_array("prediction of the draws", tree["posterior"]["prediction"].values, shape)
+    order_parameters = finite_array("order_parameter of the draws", order_parameters, order_parameters.shape)
+    values = quantities_of_draws(order_parameters, predictions, model)
+    return Grade(reference, values, _gradients(tree, gradients), margin, level)
+
+
+def _require_own(tree: xr.DataTree, reference: Reference) -> None:
+    """Raise ValueError unless draws are of a reference posterior, on its test examples, with U and f."""
+    model, name = reference.model, reference.name
+    if difference := ModelRecord.of_tree(tree).difference(ModelRecord.of_model(model)):
+        raise BayesattnError(f"draws must be of reference posterior {name!r}, which has {difference}")
+    if not {"order_parameter", "prediction"} <= set(tree["posterior"].data_vars):
+        raise BayesattnError(
+            "draws must hold order_parameter and prediction to be graded, got"
+            f" {', '.join(map(str, tree['posterior'].data_vars))}"
+        )
+    if "constant_data" not in tree or "test_path_inputs" not in tree["constant_data"]:
+        return
+    own_inputs = tree["constant_data"].to_dataset()["test_path_inputs"].values
+    if not np.array_equal(own_inputs, model.test_path_inputs):
         raise BayesattnError(
             "draws must be on the test examples of the reference posterior, in their order, got others: use"
             f" bayesattn.reference.load({name!r}).model as it is"
         )
-    predictions = finite_array("prediction of the draws", posterior["prediction"].values, shape)
-    order_parameters = finite_array("order_parameter of the draws", order_parameters, order_parameters.shape)
+
+
+def _gradients(tree: xr.DataTree, gradients: int | None) -> int | None:
+    """Number of gradients of all draws: as given, else as recorded with the draws, if it was."""
     if gradients is not None:
-        gradients = positive_integer("gradients", gradients)
-    elif "sample_stats" in tree and "n_steps" in tree["sample_stats"]:
-        gradients = _recorded(tree["sample_stats"].to_dataset()["n_steps"])
-    values = quantities_of_draws(order_parameters, predictions, model)
-    return Grade(reference, values, gradients, margin, level)
+        return positive_integer("gradients", gradients)
+    if "sample_stats" in tree and "n_steps" in tree["sample_stats"]:
+        return _recorded(tree["sample_stats"].to_dataset()["n_steps"])
+    return None

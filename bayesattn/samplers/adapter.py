@@ -110,7 +110,9 @@ class Langevin(MCMCKernel):
         self._program = program
         self.step_size, self.steps = positive("step_size", step_size), positive_integer("steps", steps)
         self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
-        self.target_accept_prob = positive("target_accept_prob", target_accept_prob or self.target)
+        self.target_accept_prob = positive(
+            "target_accept_prob", self.target if target_accept_prob is None else target_accept_prob
+        )
         if self.target_accept_prob >= 1:
             raise BayesattnError(f"target_accept_prob must be below 1, got {target_accept_prob}")
         self._potential_of: Callable = lambda *args, **kwargs: potential_fn
@@ -172,21 +174,22 @@ class Langevin(MCMCKernel):
             target_accept_prob=self.target_accept_prob,
         )
         potential, gradient = jax.value_and_grad(self.potential_of(model_args, kwargs))(init_params)
+        start = IntegratorState(flat, flat, potential, flat)
         return LangevinState(
-            jnp.array(0),
-            init_params,
-            potential,
-            gradient,
-            self.start_momentum(momentum_key, flat),
-            jnp.array(0),
-            jnp.zeros(()),
-            jnp.zeros(()),
-            jnp.zeros(()),
-            jnp.array(False),
-            adapt_init(IntegratorState(flat, flat, potential, flat), adapt_key, self.step_size, None, flat.size),
-            self.start_tuning(),
-            self.start_half(init_params, flat),
-            key,
+            i=jnp.array(0),
+            z=init_params,
+            potential_energy=potential,
+            z_grad=gradient,
+            momentum=self.start_momentum(momentum_key, flat),
+            num_steps=jnp.array(0),
+            accept_prob=jnp.zeros(()),
+            mean_accept_prob=jnp.zeros(()),
+            energy_error=jnp.zeros(()),
+            diverging=jnp.array(False),
+            adapt_state=adapt_init(start, adapt_key, self.step_size, None, flat.size),
+            tuning=self.start_tuning(),
+            half=self.start_half(init_params, flat),
+            rng_key=key,
         )
 
     def potential_of(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
@@ -284,7 +287,10 @@ class Scaled:
 
 @jax.custom_jvp
 def _without_nan(value: Array) -> Array:
-    """Minus infinity in place of NaN; the gradient passes, so that one alone does not require the value."""
+    """Minus infinity in place of NaN.
+
+    The gradient is passed through unchanged, so computing it does not evaluate the density.
+    """
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
 
@@ -328,6 +334,18 @@ class Unadjusted(Langevin):
     @abstractmethod
     def sample_after_warmup(self, state: LangevinState, model_args: tuple, model_kwargs: dict) -> LangevinState:
         """State after one more transition of both chains, after warm-up."""
+
+    def following(self, scaled: Scaled, point: Point, half: Half, gradients: int, key: Key[Array, ""]) -> LangevinState:
+        """State after one more transition to a point, in which all steps were accepted."""
+        return scaled.state_at(point)._replace(
+            i=scaled.state.i + 1,
+            num_steps=jnp.array(gradients),
+            accept_prob=jnp.ones(()),
+            mean_accept_prob=jnp.ones(()),
+            diverging=jnp.array(False),
+            half=half,
+            rng_key=key,
+        )
 
     def bias(self, values: PyTree, half: PyTree) -> PyTree:
         """Estimate of the bias of a draw's values, from the values of both chains."""

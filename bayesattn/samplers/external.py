@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Key, PyTree
 from numpyro.infer import init_to_sample
 from numpyro.infer.ensemble import EnsembleSampler
 from numpyro.infer.mcmc import MCMCKernel
@@ -46,7 +46,7 @@ def class_named(name: str) -> type | None:
         return None
 
 
-def checked(sampler: object) -> object:
+def checked_sampler(sampler: object) -> object:
     """Name of a class of `numpyro.infer`; any other kernel, a class or an instance, or (init, step) pair as it is.
 
     Raises ValueError for something else, for a kernel that moves all chains together, and for a kernel that does not take a
@@ -54,7 +54,7 @@ def checked(sampler: object) -> object:
     """
     if is_pair(sampler):
         return sampler
-    kind = sampler if isinstance(sampler, type) else type(sampler)
+    kind = _kind(sampler)
     if not issubclass(kind, MCMCKernel):
         raise BayesattnError(f"sampler must be a name, a NumPyro kernel or an (init, step) pair, got {shown(sampler)}")
     name = name_of(sampler)
@@ -72,8 +72,15 @@ def name_of(sampler: object) -> str:
     """Name of a kernel's class, or "(init, step) pair"; a name as it is."""
     if isinstance(sampler, str):
         return sampler
-    kind = sampler if isinstance(sampler, type) else type(sampler)
-    return PAIR if is_pair(sampler) else f"{kind.__module__}.{kind.__qualname__}"
+    if is_pair(sampler):
+        return PAIR
+    kind = _kind(sampler)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _kind(sampler: object) -> type:
+    """Class of a kernel that is given as a class or as an instance."""
+    return sampler if isinstance(sampler, type) else type(sampler)
 
 
 def is_pair(sampler: object) -> bool:
@@ -186,15 +193,25 @@ class PairKernel:
     def __init__(self, pair: tuple[Callable, Callable]):
         self._init, self._step = pair
 
-    def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
-        """Initial state at the given sites."""
+    def init(
+        self,
+        rng_key: Key[Array, ""],
+        num_warmup: int,
+        init_params: PyTree[Array],
+        model_args: tuple,
+        model_kwargs: dict,
+    ) -> _PairState:
+        """Initial state at the sites `init_params`, arrays of any shapes, which the algorithm sees as one flat vector.
+
+        Warm-up and arguments are ignored: the algorithm does not adapt, and holds its log density itself.
+        """
         inner = self._init(ravel_pytree(init_params)[0])
         statistics = jax.eval_shape(lambda: _statistics(self._step(rng_key, inner)[1]))
         nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), statistics)
         return _PairState(init_params, inner, nothing, rng_key)
 
-    def sample(self, state, model_args, model_kwargs):
-        """State after one more step."""
+    def sample(self, state: _PairState, model_args: tuple, model_kwargs: dict) -> _PairState:
+        """State after one more step, with sites of the same shapes; arguments are ignored."""
         rng_key, step_key = jax.random.split(state.rng_key)
         inner, info = self._step(step_key, state.inner)
         return _PairState(ravel_pytree(state.z)[1](inner.position), inner, _statistics(info), rng_key)

@@ -4,6 +4,7 @@ import inspect
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ AUTO = "auto"
 """Name of the choice by `suited_sampler`."""
 BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
 MINIBATCHED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Sgld)]
-WITH_REPLICAS = ["tempered"]
+WITH_REPLICAS = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, tempered.Tempered)]
 """Samplers whose transition depends on more than the last draw: on replicas that have sampled with the same labels."""
 PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
-NAMES_ELSEWHERE = {
+FOREIGN_ARGUMENTS = {
     "num_samples": "draws",
     "iter_sampling": "draws",
     "num_warmup": "warmup",
@@ -94,22 +95,18 @@ class Job:
     options: PlainMapping = field(default_factory=dict)
 
     def __post_init__(self):
-        kernel = self.kernel
+        put, kernel = partial(object.__setattr__, self), self.kernel
         if kernel is not None and not (isinstance(self.sampler, str) and self.sampler in SAMPLERS):
-            object.__setattr__(self, "sampler", external.checked(kernel))
+            put("sampler", external.checked_sampler(kernel))
         one_of("parameterisation", self.parameterisation, NAMES)
         for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("thin", 1)):
-            object.__setattr__(self, name, positive_integer(name, getattr(self, name), minimum))
-        object.__setattr__(self, "seed", seed_number("seed", self.seed))
+            put(name, positive_integer(name, getattr(self, name), minimum))
+        put("seed", seed_number("seed", self.seed))
         if self.draws % self.thin:
             raise BayesattnError(f"thin must divide draws = {self.draws}, got {self.thin}")
-        if isinstance(self.keep, str) or not isinstance(self.keep, Sequence) or not self.keep:
-            raise BayesattnError(f"keep must be a list of some of {', '.join(QUANTITIES)}, got {shown(self.keep)}")
-        for name in self.keep:
-            one_of("keep", name, QUANTITIES)
-        object.__setattr__(self, "keep", tuple(name for name in QUANTITIES if name in self.keep))
+        put("keep", _checked_keep(self.keep))
         if self.chain_method is None:
-            object.__setattr__(self, "chain_method", "parallel" if jax.default_backend() == "cpu" else "vectorised")
+            put("chain_method", "parallel" if jax.default_backend() == "cpu" else "vectorised")
         one_of("chain_method", self.chain_method, ("parallel", "vectorised"))
         if kernel is not None:
             self._complete_options(kernel)
@@ -137,7 +134,8 @@ class Job:
     def _complete_options(self, kernel: Any) -> None:
         options = checked_options(self.sampler_name, kernel, self.options)
         presets = PRESETS.get(self.sampler_name, {})
-        if self.sampler in MINIBATCHED and self.parameterisation not in (serving := names_where("minibatches")):
+        serving = names_where("minibatches")
+        if self.sampler in MINIBATCHED and self.parameterisation not in serving:
             raise BayesattnError(
                 f"sampler {self.sampler!r} serves parameterisations {', '.join(serving)}, in which labels are independent,"
                 f" got {self.parameterisation!r}"
@@ -151,8 +149,8 @@ class Job:
     def of(cls, **settings: Any) -> "Job":
         """Job with these settings; raises ValueError also for an unknown setting."""
         for name in settings:
-            if name in NAMES_ELSEWHERE:
-                raise BayesattnError(f"{NAMES_ELSEWHERE[name]}= must be given, as it is called here, got {name}=")
+            if name in FOREIGN_ARGUMENTS:
+                raise BayesattnError(f"{FOREIGN_ARGUMENTS[name]}= must be given, as it is called here, got {name}=")
             one_of("setting of a job", name, [each.name for each in fields(cls)])
         return cls(**settings)
 
@@ -183,6 +181,15 @@ class Job:
         return self.warmup + self.draws
 
 
+def _checked_keep(keep: object) -> tuple[str, ...]:
+    """Quantities kept, in the order of `QUANTITIES`; raises ValueError for anything else than a list of some of them."""
+    if isinstance(keep, str) or not isinstance(keep, Sequence) or not keep:
+        raise BayesattnError(f"keep must be a list of some of {', '.join(QUANTITIES)}, got {shown(keep)}")
+    for name in keep:
+        one_of("keep", name, QUANTITIES)
+    return tuple(name for name in QUANTITIES if name in keep)
+
+
 def checked_options(sampler: str, kernel: Any, options: object) -> PlainDict:
     """Options with lists as tuples; raises ValueError for an option that the kernel does not have, or an invalid value."""
     if not isinstance(options, Mapping):
@@ -206,7 +213,10 @@ def checked_options(sampler: str, kernel: Any, options: object) -> PlainDict:
 
 
 def option_names(kernel: Any) -> list[str]:
-    """Options of a sampler; those of a class of this package include the ones of its parents, if it passes them on."""
+    """Options of a sampler.
+
+    For our kernels, options of a parent class count if the constructor accepts `**options`.
+    """
     if not isinstance(kernel, type):
         return []
     if not kernel.__module__.startswith("bayesattn."):

@@ -1,4 +1,4 @@
-"""Langevin samplers: BlackJAX's algorithms if they are correct, and others with their source.
+"""Langevin samplers: wrappers of BlackJAX's kernels, and our own where BlackJAX has none or is wrong (see `Underdamped`).
 
 BlackJAX takes half a second to import, so it is imported only when one of its algorithms is compiled.
 """
@@ -85,8 +85,6 @@ class Underdamped(Langevin):
     the energies that decide on acceptance. Draws have the same distribution, because a leapfrog trajectory may follow any
     function of the position in place of the gradient.
     """
-
-    target = 0.8
 
     def __init__(
         self,
@@ -184,7 +182,11 @@ class Ula(Unadjusted):
 
     target = 0.95
 
-    step = Mala.step
+    def step(self, key, point, step_size, logdensity) -> Move:
+        """Step of MALA, for warm-up."""
+        from blackjax.mcmc import mala
+
+        return _proposed_by(mala, mala.MALAState, key, point, step_size, logdensity)
 
     def sample_after_warmup(self, state, model_args, model_kwargs) -> LangevinState:
         """Steps of both chains."""
@@ -206,15 +208,9 @@ class Ula(Unadjusted):
         keys = jax.random.split(step_key, self.steps)
         (at, half), _ = jax.lax.scan(one, (scaled.point.position, half), keys)
         value, gradient = jax.value_and_grad(scaled.logdensity)(at)
-        return scaled.state_at(Point(at, value, gradient, state.momentum))._replace(
-            i=state.i + 1,
-            num_steps=jnp.array(3 * self.steps + 1),
-            accept_prob=jnp.ones(()),
-            mean_accept_prob=jnp.ones(()),
-            diverging=jnp.array(False),
-            half=Half(scaled.unravel(half * scaled.scale), state.half.momentum),
-            rng_key=key,
-        )
+        point = Point(at, value, gradient, state.momentum)
+        half_chain = Half(scaled.unravel(half * scaled.scale), state.half.momentum)
+        return self.following(scaled, point, half_chain, 3 * self.steps + 1, key)
 
     def drift(self, scaled: Scaled, model_args: tuple, model_kwargs: dict) -> Callable:
         """Gradient of the log density as a function of position and key; a subclass may choose a minibatch by the key."""
@@ -274,6 +270,7 @@ class Mclmc(Unadjusted):
     memory = 150
     """Number of recent steps from which the step size is estimated."""
     trust = 1.5
+    """Standard deviation of the weight of an energy error, in logarithms of the step size that this error suggests."""
 
     def __init__(
         self,
@@ -316,13 +313,14 @@ class Mclmc(Unadjusted):
         size, dimension = state.adapt_state.step_size, state.momentum.size
         decay = (self.memory - 1) / (self.memory + 1)
 
-        def seen(tuning: EnergyTuning, error: Array) -> tuple[EnergyTuning, None]:
-            known, error = jnp.isfinite(error), jnp.where(jnp.isfinite(error), error, 0.0)
+        def updated(tuning: EnergyTuning, error: Array) -> tuple[EnergyTuning, None]:
+            is_finite = jnp.isfinite(error)
+            error = jnp.where(is_finite, error, 0.0)
             ratio = error**2 / (dimension * self.desired_energy_var) + 1e-8
-            weight = known * jnp.exp(-(jnp.log(ratio) ** 2) / (2 * (6 * self.trust) ** 2))
+            weight = is_finite * jnp.exp(-(jnp.log(ratio) ** 2) / (2 * (6 * self.trust) ** 2))
             return EnergyTuning(decay * tuning.weight + weight, decay * tuning.mean + weight * ratio / size**6), None
 
-        tuning, _ = jax.lax.scan(seen, state.tuning, moves.energy_error)
+        tuning, _ = jax.lax.scan(updated, state.tuning, moves.energy_error)
         state = super().adapted(state, moves)
         if self.adapt_step_size:
             step_size = (tuning.mean / tuning.weight) ** (-1 / 6)
@@ -346,15 +344,10 @@ class Mclmc(Unadjusted):
         half = Point(half_position, *jax.value_and_grad(scaled.logdensity)(half_position), state.half.momentum)
         point, errors = walk(scaled.point, step_key, size, self.steps)
         half, _ = walk(half, half_key, size / 2, 2 * self.steps)
-        return scaled.state_at(point)._replace(
-            i=state.i + 1,
-            num_steps=jnp.array(3 * MCLACHLAN_GRADIENTS * self.steps + 1),
-            accept_prob=jnp.ones(()),
-            mean_accept_prob=jnp.ones(()),
-            energy_error=jnp.max(jnp.abs(errors)),
-            diverging=jnp.any(jnp.abs(errors) > MOST_ENERGY_ERROR),
-            half=Half(scaled.unravel(half.position * scaled.scale), half.momentum),
-            rng_key=key,
+        half_chain = Half(scaled.unravel(half.position * scaled.scale), half.momentum)
+        gradients = 3 * MCLACHLAN_GRADIENTS * self.steps + 1
+        return self.following(scaled, point, half_chain, gradients, key)._replace(
+            energy_error=jnp.max(jnp.abs(errors)), diverging=jnp.any(jnp.abs(errors) > MOST_ENERGY_ERROR)
         )
 
 

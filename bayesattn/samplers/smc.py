@@ -41,13 +41,13 @@ class Annealed(Described):
     Args:
         log_evidence: log p(Y), the log of the mean of the islands' estimates. It is biased low, since powers and metric
             are chosen from the particles themselves, the more the fewer there are.
-        error: half of its 95 % interval, from the scatter of the islands (of p(Y) or of log p(Y), whichever is larger) with
-            Student's factor for their small number, and no less than independent particles would have.
+        error: standard error of `log_evidence`: +- 2 errors is the 95 % interval, by Student's law over the islands. It
+            uses the scatter of p(Y) or of log p(Y), whichever is larger, and is no less than that of independent particles.
         reliable: whether the islands lie within a nat of each other, and the error is at most 0.3.
         islands: log p(Y) by each island.
         powers: powers of the likelihood, from 0 to 1.
         acceptance: mean acceptance probability of the moves at each power.
-        died: number of prior draws whose likelihood is 0 or NaN.
+        excluded: number of prior draws whose likelihood is 0 or NaN.
         particles: number of particles of all islands.
         draws: particles resampled by weight, in the format of `bayesattn.sample`; each island is a "chain". Draws of
             one island may be copies of each other, so effective sample sizes are upper bounds.
@@ -59,7 +59,7 @@ class Annealed(Described):
     islands: Float[np.ndarray, " island"]
     powers: Float[np.ndarray, " power"]
     acceptance: Float[np.ndarray, " power"]
-    died: int
+    excluded: int
     particles: int
     draws: "xr.DataTree"
 
@@ -70,8 +70,8 @@ class Annealed(Described):
             "powers": f"{len(self.powers)}; moves accepted with probability {self.acceptance.min():.2f} to"
             f" {self.acceptance.max():.2f}",
         }
-        if self.died:
-            rows["died"] = f"{self.died} of {self.particles} draws from the prior, whose likelihood is 0 or NaN"
+        if self.excluded:
+            rows["excluded"] = f"{self.excluded} of {self.particles} draws from the prior, whose likelihood is 0 or NaN"
         return "Annealed", rows
 
 
@@ -117,36 +117,44 @@ def anneal(
     start_key, annealing_key, moves_key, last_key = jax.random.split(
         stream(seed, "annealing", fingerprint(model), parameterisation), 4
     )
-    begun = Particles.at(np.asarray(_prior(jax.random.split(start_key, islands * particles), path.posterior)), islands)
-    died = _died(begun, path)
-    reached = annealed(annealing_key, begun, path, moves)
-    if (differ := np.ptp(reached.islands)) > WIDEST_RANGE:
-        warnings.warn(
-            f"log p(Y) of the {islands} islands differs by {differ:.2g} nats: there are too few particles for the evidence"
-            f" and its error ({particles} an island), or too few moves ({moves})",
-            stacklevel=3,
-        )
-    reached = moved(moves_key, reached, path, 1.0, moves)
+    initial = Particles.at(
+        np.asarray(_prior(jax.random.split(start_key, islands * particles), path.posterior)), islands
+    )
+    excluded = _number_excluded(initial, path)
+    final = annealed(annealing_key, initial, path, moves)
+    _warn_of_spread(final, moves)
+    final = moved(moves_key, final, path, 1.0, moves)
     # Islands are weighted by their estimates of the evidence.
-    shares = special.softmax(reached.islands)[:, None] * reached.weights
+    shares = special.softmax(final.islands)[:, None] * final.weights
     chosen = systematic(last_key, shares.reshape(1, -1), islands * particles)
-    points = reached.flat[0][chosen].reshape(reached.points.shape)
+    points = final.flat[0][chosen].reshape(final.points.shape)
     return Annealed(
-        reached.log_evidence,
-        reached.error,
-        bool(differ <= WIDEST_RANGE and reached.error <= LARGEST_RELIABLE_ERROR),
-        reached.islands,
-        np.array(reached.powers),
-        np.array(reached.acceptance),
-        died,
-        islands * particles,
-        from_vectors(points, model, parameterisation, weights=weights, seed=seed),
+        log_evidence=final.log_evidence,
+        error=final.error,
+        reliable=bool(np.ptp(final.islands) <= WIDEST_RANGE and final.error <= LARGEST_RELIABLE_ERROR),
+        islands=final.islands,
+        powers=np.array(final.powers),
+        acceptance=np.array(final.acceptance),
+        excluded=excluded,
+        particles=islands * particles,
+        draws=from_vectors(points, model, parameterisation, weights=weights, seed=seed),
     )
 
 
-def _died(begun: Particles, path: "ToPosterior") -> int:
+def _warn_of_spread(final: Particles, moves: int) -> None:
+    """Warn if the evidences of the islands are far apart."""
+    (islands, particles), spread = final.weights.shape, np.ptp(final.islands)
+    if spread > WIDEST_RANGE:
+        warnings.warn(
+            f"log p(Y) of the {islands} islands differs by {spread:.2g} nats: there are too few particles for the evidence"
+            f" and its error ({particles} an island), or too few moves ({moves})",
+            stacklevel=4,
+        )
+
+
+def _number_excluded(initial: Particles, path: "ToPosterior") -> int:
     """Number of prior draws whose likelihood is 0 or NaN."""
-    likelihoods = log_ratios(begun.flat[0], path).reshape(begun.weights.shape)
+    likelihoods = log_ratios(initial.flat[0], path).reshape(initial.weights.shape)
     if undefined := int(np.sum(np.isnan(likelihoods))):
         warnings.warn(
             f"likelihood is NaN for {undefined} of {likelihoods.size} draws from the prior, and counts as 0 there",

@@ -39,7 +39,7 @@ from bayesattn.theory.bartlett import (
 )
 from bayesattn.theory.mixture import COMPONENT_COUNTS, Component, Mixture, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
-from bayesattn.theory.particles import Particles, log_ratios, spanning_of, systematic
+from bayesattn.theory.particles import Particles, log_ratios, metric_factor, systematic
 from bayesattn.theory.potential import Problem, Shapes, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
 
@@ -319,7 +319,7 @@ def _covering(minima: list[Basin], particles: Particles | None = None) -> list[C
     ]
     if particles is not None:
         points, weights = particles.flat
-        components.append(Component(np.log(PARTICLE_SHARE), weights @ points, spanning_of(points, weights)))
+        components.append(Component(np.log(PARTICLE_SHARE), weights @ points, metric_factor(points, weights)))
     return components
 
 

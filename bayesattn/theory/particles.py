@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import optimize, special
 
+from bayesattn._util.sequential import one_by_one
 from bayesattn._util.slow_loops import watched
 
 LEAST_EFFECTIVE_SHARE = 0.5
@@ -83,9 +84,9 @@ class Particles(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Half of the 95 % interval of `log_evidence`, from the scatter of the islands by Student's law.
+        """Standard error of `log_evidence`: +- 2 errors is the 95 % interval, by Student's law over the islands.
 
-        The scatter is that of the ratios or of their logarithms, whichever is larger.
+        The scatter is that of the islands' ratios or of their logarithms, whichever is larger.
         """
         count = len(self.islands)
         scatter = max(np.std(np.exp(self.islands - self.log_evidence), ddof=1), np.std(self.islands, ddof=1))
@@ -117,11 +118,11 @@ def annealed(
     """
     power = 0.0
     for level in watched(itertools.count(), "annealing"):
-        ratios = log_ratios(particles.flat[0], target).reshape(particles.weights.shape)
-        ratios = np.where(np.isfinite(ratios), ratios, -np.inf)
-        rise = longest_rise(ratios, 1 - power, least_share)
+        log_ratio = log_ratios(particles.flat[0], target).reshape(particles.weights.shape)
+        log_ratio = np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
+        rise = longest_rise(log_ratio, 1 - power, least_share)
         power = 1.0 if rise >= 1 - power else power + rise
-        particles = particles.reweighted(rise * ratios)._replace(powers=(*particles.powers, power))
+        particles = particles.reweighted(rise * log_ratio)._replace(powers=(*particles.powers, power))
         if power == 1:
             return particles
         particles = moved(jax.random.fold_in(key, level), particles, target, power, moves)
@@ -137,8 +138,7 @@ def log_ratios(
 
 @jax.jit
 def _log_ratios(points: Float[Array, "particle coordinate"], target: Interpolation) -> Float[Array, " particle"]:
-    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return jax.lax.map(lambda point: target.log_densities(point)[1], points)
+    return one_by_one(lambda point: target.log_densities(point)[1], points)
 
 
 def longest_rise(log_ratios: Numbers, most: float, least_share: float) -> float:
@@ -168,7 +168,7 @@ def moved(key: Key[Array, ""], particles: Particles, target: Interpolation, powe
     resampling_key, moving_key = jax.random.split(key)
     starts = points[systematic(resampling_key, particles.weights, particles.weights.shape[1] // moves)]
     leaps = int(np.clip(np.ceil(TRAJECTORY_LENGTH / step), 1, MOST_LEAPFROG_STEPS))
-    keys, metric = jax.random.split(moving_key, len(starts)), spanning_of(points, weights)
+    keys, metric = jax.random.split(moving_key, len(starts)), metric_factor(points, weights)
     points, accepted = jax.device_get(_moved(keys, starts, metric, step, leaps, target, power, moves))
     acceptance = float(accepted.mean())
     return particles._replace(
@@ -187,7 +187,7 @@ def systematic(key: Key[Array, ""], weights: Numbers, count: int) -> np.ndarray:
     return np.minimum(np.searchsorted(np.cumsum(weights), heights.ravel()), weights.size - 1)
 
 
-def spanning_of(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def metric_factor(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Lower triangular L with L L^T the covariance of weighted points, shrunk towards its diagonal if they are few.
 
     With many coordinates, the standard deviations.
@@ -240,4 +240,4 @@ def _moved(
         origin = jnp.zeros_like(centre)
         return jax.lax.scan(move, (origin, potential(origin, centre)), jax.random.split(key, moves))[1]
 
-    return jax.lax.map(chain, (keys, points))
+    return one_by_one(chain, (keys, points))

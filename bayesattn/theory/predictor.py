@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked
+from bayesattn._util.sequential import one_by_one
 from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.conditionals import Prediction, conditional_moments
@@ -83,5 +84,4 @@ def readouts(
 
 @jax.jit
 def _readouts(order_parameters, process: GaussianProcess, scale):
-    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return scale * jax.lax.map(process.readout_of, order_parameters)
+    return scale * one_by_one(process.readout_of, order_parameters)

@@ -18,7 +18,7 @@ import pytest
 from bayesattn import runs
 from bayesattn.jobs import sweep
 from bayesattn.jobs.sweep import clusters
-from bayesattn.jobs.sweep.plan import _name, flat
+from bayesattn.jobs.sweep.plan import _name, flattened
 from tests.processes import Started, run_command
 from tests.test_cli import SMALL
 from tests.test_sweep import ARRAYS, write_arrays
@@ -148,7 +148,7 @@ def test_runs_that_differ_have_names_that_do(file, tmp_path, grid):
     names = [planned.name for planned in plan.runs]
     assert len(set(names)) == len(names)
     assert names == (GRIDS[grid] or names)
-    assert len({json.dumps(flat(planned.varied)) for planned in plan.runs}) == len(names)
+    assert len({json.dumps(flattened(planned.varied)) for planned in plan.runs}) == len(names)
 
 
 def test_models_of_one_name_in_two_folders_are_two(file, tmp_path):

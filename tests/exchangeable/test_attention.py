@@ -8,6 +8,8 @@ from bayesattn.questions import exchangeable as ex
 
 RNG = np.random.default_rng(0)
 KEYS, QUERIES, VALUES = ex.uniform(RNG, 6, 3), ex.uniform(RNG, 2, 3), RNG.normal(size=(6, 4))
+TWO_LATENTS = ex.FiniteLatent([0.4, 0.6], [[0.5, 0.2], [0.5, 0.8]])
+ONE_LATENT = ex.FiniteLatent([1.0], [[0.5], [0.5]])
 
 
 @pytest.mark.parametrize("kernel", ["linear", "exponential", "gaussian"])
@@ -98,6 +100,16 @@ def test_a_long_sequence_of_keys_does_not_disturb_its_neighbours():
             "emission must hold probabilities that sum to 1",
         ),
         (lambda: ex.FiniteLatent([1.5, -0.5], [[0.5, 0.5], [0.5, 0.5]]), "prior must hold probabilities"),
+        (lambda: TWO_LATENTS.log_odds([[1, 1]], 5), "truth must be a whole number of at most 1"),
+        (lambda: TWO_LATENTS.mean_log_odds(2, -1), "truth must be a whole number of at least 0"),
+        (lambda: TWO_LATENTS.mean_error(2, 2), "truth must be a whole number of at most 1"),
+        (lambda: TWO_LATENTS.divergence(1.5), "truth must be a whole number"),
+        (lambda: TWO_LATENTS.chernoff(5), "truth must be a whole number of at most 1"),
+        (lambda: ONE_LATENT.log_odds([[1, 1]], 0), "latent must have at least two values"),
+        (lambda: ONE_LATENT.mean_log_odds(2, 0), "latent must have at least two values"),
+        (lambda: ONE_LATENT.divergence(0), "latent must have at least two values"),
+        (lambda: ONE_LATENT.chernoff(0), "latent must have at least two values"),
+        (lambda: ex.least_loss(TWO_LATENTS.joint([[0], [1]]), [0, 0]), "partition must have at least two cells"),
     ],
 )
 def test_softmax_and_posteriors_refuse_what_does_not_fit(call, message):

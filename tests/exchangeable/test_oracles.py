@@ -166,4 +166,4 @@ def test_transfer_is_attained_and_infinite_where_pretraining_is_blind():
     assert np.isfinite(ex.transfer(blind, np.array([[1.0, 1.0, 0.0]])).factor)
     # Fewer tokens than latents: some direction is always unseen.
     few = ex.transfer(emission[:2] / emission[:2].sum(0), np.eye(3))
-    assert (few.weakest, few.factor) == (pytest.approx(0, abs=1e-12), np.inf)
+    assert (few.smallest_gain, few.factor) == (pytest.approx(0, abs=1e-12), np.inf)

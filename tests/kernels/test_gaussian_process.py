@@ -12,11 +12,21 @@ import bayesattn as ba
 from bayesattn.kernels import energies, expansions
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out, moments_at_factor, sample_labels
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
-from bayesattn.kernels.feature_space import mixes_pairs
-from bayesattn.kernels.forms import FORMS, cheapest_form, compressed, form_at, gaussian_process
+from bayesattn.kernels.feature_space import InFeatureSpace, mixes_pairs
+from bayesattn.kernels.forms import FORMS, cheapest_form, compressed, gaussian_process
+from bayesattn.kernels.gaussian_process import smaller_by_features
+from bayesattn.kernels.pairs import ByPairs
 from bayesattn.theory.bartlett import layer_shapes
 from tests.conftest import relative_error
 from tests.statistics import likely
+
+
+def form_at(process, columns):
+    """Form in which a Gaussian process computes its energy for factors with this number of columns."""
+    if isinstance(process, ByPairs):
+        return "pairs"
+    smaller = smaller_by_features(columns, process.features.shape[1], process.labels.size)
+    return "feature_space" if smaller and isinstance(process, InFeatureSpace) else "features"
 
 
 @pytest.fixture(params=FORMS)

@@ -270,8 +270,8 @@ def test_particles_of_no_likelihood_count_for_nothing():
         warnings.simplefilter("always")
         annealed = anneal(counts, "token", islands=2, particles=64, moves=1)
     assert np.isfinite(annealed.log_evidence)
-    assert 64 < annealed.died < annealed.particles == 128
-    assert f"died          {annealed.died} of 128 draws" in repr(annealed)
+    assert 64 < annealed.excluded < annealed.particles == 128
+    assert f"excluded      {annealed.excluded} of 128 draws" in repr(annealed)
     differ = np.ptp(annealed.islands) > 1
     assert [str(each.message)[:30] for each in warned] == ["log p(Y) of the 2 islands diff"] * int(differ)
     assert not (differ and annealed.reliable)

@@ -37,6 +37,12 @@ TRAJECTORIES = ("underdamped", "adjusted_mclmc")
 STEPS = {"mala": 40, "barker": 30, "underdamped": 1, "adjusted_mclmc": 1, "mclmc": 20, "ula": 200}
 
 
+@pytest.mark.parametrize("probability", [0, 0.0, -0.1, 1.0])
+def test_a_target_acceptance_outside_of_0_and_1_is_refused(probability):
+    with pytest.raises(ValueError, match="target_accept_prob must be"):
+        Mala(potential_fn=lambda z: z**2, target_accept_prob=probability)
+
+
 def array_of(draws):
     return xr.DataArray(draws, dims=("chain", "draw", "coordinate"))
 

@@ -87,7 +87,7 @@ def _run(plan: "Sweep", options: PlainDict, quiet: bool) -> "pd.DataFrame":
 
 
 def _print_plan(plan: "Sweep", as_json: bool) -> None:
-    rows = [{"run": planned.name, "state": planned.state()} for planned in plan.runs]
+    rows = [{"run": planned.name, "state": planned.state} for planned in plan.runs]
     if as_json:
         screen.print_json({"runs": rows})
     else:

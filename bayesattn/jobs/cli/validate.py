@@ -10,12 +10,13 @@ import typer
 import bayesattn as ba
 from bayesattn._util.checks import positive
 from bayesattn._util.plain_values import PlainDict
+from bayesattn._util.progress import Bars
 from bayesattn._util.text import rounded, with_error
 from bayesattn.checks import verdict
-from bayesattn.checks.accuracy import ALL_PATHS, Gain, binomial_error, percent, percent_with_error
+from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent, percent_with_error
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.diagnostics import watched_examples
-from bayesattn.checks.scaling import remainder, scaling
+from bayesattn.checks.scaling import Slope, remainder, scaling
 from bayesattn.checks.theory_predictions import predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import LEVEL, MARGIN
@@ -27,6 +28,7 @@ from bayesattn.questions import temperature as temperatures
 from bayesattn.questions.temperature import Candidate
 from bayesattn.samplers import Job
 from bayesattn.tasks.load import load_validate_table
+from bayesattn.tasks.tables import ValidateTable
 
 EXIT_STATUSES = {
     verdict.HOLDS: screen.HOLDS,
@@ -43,6 +45,10 @@ MOST_DIFFERING_ENTRIES, FARTHEST_ENTRIES = 10, 3
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
 Curve = dict[int, list[Candidate]]
 """Candidates of the theory at several temperatures, by width."""
+DEVIATIONS = {"relative_deviation": "saddle point", "relative_remaining": "1/N theory"}
+"""Relative deviations of the draws, and what they deviate from."""
+Slopes = dict[str, Slope | None]
+"""Dependence of each of the deviations on the width."""
 
 
 def validate(
@@ -84,23 +90,14 @@ def validate(
     folder = screen.results_folder("validate", model, out, figure, overwrite)
     positive("--margin", margin)
     usual = load_validate_table(model)
-    warmup = usual.warmup if warmup is None else warmup
-    draws = usual.draws if draws is None else draws
-    settings = {
-        "sampler": sampler.value if sampler else usual.sampler,
-        "parameterisation": parameterisation.value,
-        "chains": chains,
-        "warmup": warmup,
-        "draws": draws,
-        "seed": seed,
-    }
-    Job(**settings)  # Invalid settings are found before the theory is solved.
+    settings = _settings(usual, sampler, parameterisation, chains, warmup, draws, seed)
     widths, theory_widths = width or usual.widths, theory_width or usual.theory_widths
     first = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed)
     first.require_gaussian()
     cases = {n: first.replace(width=n) for n in (*widths, *theory_widths)}
     choose = temperature is None and first.validation_labels is not None
     tried = temperatures.TEMPERATURES if choose else [first.temperature]
+    level = LEVEL / len({*widths})  # All widths share the level.
     curve: Curve = {}
     results: list[Validation] = []
     start = time.perf_counter()
@@ -111,15 +108,10 @@ def validate(
         theory_seconds = time.perf_counter() - start
         for n in dict.fromkeys(widths):
             case = cases[n].replace(temperature=temperatures.by_evidence(curve[n]).temperature) if choose else cases[n]
-            shown.add(f"theory, N = {n}")
-            prediction = predicted(case)
-            bar = shown.sampling(f"sampling, N = {n}", chains * (warmup + draws))
-            drawn = ba.sample(_with_watched_examples(case), progress=bar, **settings)
-            shown.add(f"comparison, N = {n}")
-            level = LEVEL / len({*widths})  # It is shared by all widths.
-            results.append(ba.validate(drawn, model=case, margin=margin, level=level, prediction=prediction))
+            results.append(_compared(case, settings, margin, level, shown))
     seconds = time.perf_counter() - start
-    content = {"model": model, "seed": seed} | _content(results, curve, theory_seconds)
+    slopes = {of: scaling(results, of) for of in DEVIATIONS}
+    content = {"model": model, "seed": seed} | _content(results, slopes, curve, theory_seconds)
     screen.save_results(folder, content, lambda: validation_figure(results, curve), figure, overwrite)
     if as_json:
         screen.print_json(content)
@@ -127,9 +119,42 @@ def validate(
         _print_curve(curve, choose, first, theory_seconds)
         _print_accuracy(results)
         _print_entries(results, show_all)
-        _print_verdict(results, content, model)
+        _print_verdict(results, slopes, content, model)
         screen.say_where(f"{seconds:.0f} s; figure and results in {folder}")
     raise typer.Exit(EXIT_STATUSES[content["verdict"]])
+
+
+def _settings(
+    usual: ValidateTable,
+    sampler: options.Sampler | None,
+    parameterisation: options.Parameterisation,
+    chains: int,
+    warmup: int | None,
+    draws: int | None,
+    seed: int,
+) -> PlainDict:
+    """Settings of `bayesattn.sample`, by the command or else the model file; raises ValueError for invalid ones."""
+    settings = {
+        "sampler": sampler.value if sampler else usual.sampler,
+        "parameterisation": parameterisation.value,
+        "chains": chains,
+        "warmup": usual.warmup if warmup is None else warmup,
+        "draws": usual.draws if draws is None else draws,
+        "seed": seed,
+    }
+    Job(**settings)  # Invalid settings are found before the theory is solved.
+    return settings
+
+
+def _compared(case: Model, settings: PlainDict, margin: float, level: float, shown: Bars) -> Validation:
+    """Theory of a model compared with new draws."""
+    shown.add(f"theory, {case.size}")
+    prediction = predicted(case)
+    steps = settings["chains"] * (settings["warmup"] + settings["draws"])
+    bar = shown.sampling(f"sampling, {case.size}", steps)
+    drawn = ba.sample(_with_watched_examples(case), progress=bar, **settings)
+    shown.add(f"comparison, {case.size}")
+    return ba.validate(drawn, model=case, margin=margin, level=level, prediction=prediction)
 
 
 def _with_watched_examples(model: Model) -> Model:
@@ -143,9 +168,8 @@ def _with_watched_examples(model: Model) -> Model:
     return model.replace(test_path_inputs=model.test_path_inputs[chosen], test_labels=None)
 
 
-def _content(results: list[Validation], curve: Curve, theory_seconds: float) -> PlainDict:
+def _content(results: list[Validation], slopes: Slopes, curve: Curve, theory_seconds: float) -> PlainDict:
     """All numbers as plain values, for JSON."""
-    slopes = {of: scaling(results, of) for of in ("relative_deviation", "relative_remaining")}
     answer = verdict.overall([result.verdict for result in results])
     return {
         "verdict": answer,
@@ -162,9 +186,9 @@ def _content(results: list[Validation], curve: Curve, theory_seconds: float) -> 
     }
 
 
-def _print_verdict(results: list[Validation], content: PlainDict, model: str) -> None:
-    for of, name in (("relative_deviation", "saddle point"), ("relative_remaining", "1/N theory")):
-        fit = scaling(results, of)
+def _print_verdict(results: list[Validation], slopes: Slopes, content: PlainDict, model: str) -> None:
+    for of, name in DEVIATIONS.items():
+        fit = slopes[of]
         text = "not seen at two widths" if fit is None else f"~ N^({with_error(fit.slope, fit.error)})"
         widths = "" if fit is None else f", from N = {', '.join(map(str, fit.widths))}"
         screen.say(f"relative deviation of draws from the {name}: {text}{widths}")
@@ -180,8 +204,8 @@ def _print_verdict(results: list[Validation], content: PlainDict, model: str) ->
     elif content["verdict"] == verdict.CANNOT_TELL:
         answer += f" whether it does to within {100 * content['margin']:.2g} %"
     screen.say(
-        f"Does the theory hold on {model}? {answer}. A correct theory is rejected, and a bound is wrong, with probability"
-        f" {LEVEL:g} at most, all comparisons together.",
+        f"Does the theory hold on {model}? {answer}. Over all comparisons, the probability of rejecting a correct theory"
+        f" is at most {LEVEL:g}; so is that of a wrong bound.",
         style=f"bold {colour}",
     )
 
@@ -229,40 +253,48 @@ def _differs(entries: Compared) -> np.ndarray:
 
 def _print_accuracy(results: list[Validation]) -> None:
     known = [(result, result.accuracy) for result in results if result.accuracy is not None]
-    rows, against = [], []
-    for result, of in known:
-        width, test_error = str(result.width), 100 * of.test_error
-        gp, saddle, corrected = (percent(share, of.error, of.examples) for share in (of.gp, of.theory, of.corrected))
-        rows.append(
-            {
-                "N": width,
-                "T": f"{result.model.temperature:g}",
-                "GP limit": gp,
-                "saddle": saddle,
-                "1/N theory": corrected,
-                "draws ± Monte Carlo": percent_with_error(of.draws, of.error, of.examples),
-                "± test set": f"± {rounded(test_error, test_error)}",
-            }
-        )
-        against += [
-            {
-                "N": width,
-                "GP limit of": limit,
-                "draws": _points(gain),
-                "McNemar p": f"{gain.p_value:.1g}",
-                "saddle": _points(of.theory_gains[limit]),
-                "draws are": OUTCOMES[gain.outcome],
-            }
-            for limit, gain in of.gains.items()
-        ]
-    if rows:
+    if known:
+        rows = [_accuracy_row(result, accuracy) for result, accuracy in known]
         screen.print_table("Accuracy of the mean predictor (% of test examples)", rows)
+        gains = [row for result, accuracy in known for row in _gain_rows(result.width, accuracy)]
         title = "Finite width less GP limit (points), on the same test examples"
-        screen.print_table(title, against, ["GP limit of"], once=["N"])
+        screen.print_table(title, gains, ["GP limit of"], once=["N"])
+    _print_sentences(results)
+
+
+def _accuracy_row(result: Validation, accuracy: Accuracy) -> Row:
+    error, examples, test_error = accuracy.error, accuracy.examples, 100 * accuracy.test_error
+    return {
+        "N": str(result.width),
+        "T": f"{result.model.temperature:g}",
+        "GP limit": percent(accuracy.gp, error, examples),
+        "saddle": percent(accuracy.theory, error, examples),
+        "1/N theory": percent(accuracy.corrected, error, examples),
+        "draws ± Monte Carlo": percent_with_error(accuracy.draws, error, examples),
+        "± test set": f"± {rounded(test_error, test_error)}",
+    }
+
+
+def _gain_rows(width: int, accuracy: Accuracy) -> list[Row]:
+    return [
+        {
+            "N": str(width),
+            "GP limit of": limit,
+            "draws": _points(gain),
+            "McNemar p": f"{gain.p_value:.1g}",
+            "saddle": _points(accuracy.theory_gains[limit]),
+            "draws are": OUTCOMES[gain.outcome],
+        }
+        for limit, gain in accuracy.gains.items()
+    ]
+
+
+def _print_sentences(results: list[Validation]) -> None:
+    """Print what accuracy and alignment say about each width."""
     for result in results:
         gain = result.accuracy and result.accuracy.gains[ALL_PATHS].verdict("the GP limit")
         alignment = result.alignment and result.alignment.verdict()
-        if sentence := "; ".join(said for said in (gain, alignment) if said):
+        if sentence := "; ".join(part for part in (gain, alignment) if part):
             screen.say(f"N = {result.width}: {sentence}")
 
 
@@ -275,9 +307,9 @@ def _print_curve(curve: Curve, choose: bool, model: Model, seconds: float) -> No
         return
     rows: list[Row] = []
     for width, tried in curve.items():
-        evident, gp = temperatures.by_evidence(tried), temperatures.by_gp_evidence(tried)
+        by_evidence, gp = temperatures.by_evidence(tried), temperatures.by_gp_evidence(tried)
         accurate = temperatures.by_validation(tried)
-        rows.append(_candidate_row(width, "evidence" if choose else "theory", evident, model))
+        rows.append(_candidate_row(width, "evidence" if choose else "theory", by_evidence, model))
         if choose and accurate is not None:
             rows.append(_candidate_row(width, "validation", accurate, model))
         if gp.gp_log_evidence is not None:

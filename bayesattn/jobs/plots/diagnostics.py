@@ -12,7 +12,7 @@ from bayesattn.checks.diagnostics import GOOD_BFMI, GOOD_ESS
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.checks.ranks import BAND_LEVEL, ECDF_SHARES, chain_band, chain_ecdfs
 from bayesattn.jobs.plots.style import palette, short, whole_numbers
-from bayesattn.models.arviz import dataset
+from bayesattn.models.arviz import dataset, has_order_parameter
 from bayesattn.models.draws import Draws, opened
 
 QUANTITIES_DRAWN = 4
@@ -32,7 +32,7 @@ def scalars(draws: Draws) -> Quantities:
     draws = opened(draws)
     posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
     chosen = {"log posterior": statistics["lp"].values} if "lp" in statistics else {}
-    if "order_parameter" in posterior:
+    if has_order_parameter(draws):
         sampled = posterior["order_parameter"].values
         means = np.diag(sampled.mean((0, 1)))
         for path in np.argsort(-means, kind="stable")[: QUANTITIES_DRAWN - 1]:

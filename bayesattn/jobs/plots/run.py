@@ -28,7 +28,7 @@ from bayesattn.jobs.plots.style import (
 )
 from bayesattn.jobs.tables import MOST_PATHS
 from bayesattn.models import CENTRAL
-from bayesattn.models.arviz import dataset
+from bayesattn.models.arviz import dataset, has_order_parameter
 from bayesattn.models.draws import Draws, opened
 from bayesattn.models.stored_model import described_in
 
@@ -154,7 +154,7 @@ def central(figure: FigureBase, draws: xr.DataTree) -> None:
     """
     posterior, heads = dataset(draws, "posterior"), names_of(draws).heads
     (left, right), above = figure.subplots(1, 2, width_ratios=(1, 1.1)), None
-    if "order_parameter" in posterior:
+    if has_order_parameter(draws):
         sampled, name = posterior["order_parameter"], "U"
         names = [str(path) for path in posterior["path"].values]
         rows = columns = entries = names

@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import filelock
 import pandas as pd
@@ -16,17 +16,21 @@ from bayesattn._util.processes import require_main_guard
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
 from bayesattn.jobs.sweep import clusters
-from bayesattn.jobs.sweep.plan import Planned, Sweep, flat
+from bayesattn.jobs.sweep.plan import Planned, Sweep, flattened
 
 if TYPE_CHECKING:
     from distributed import Client, Future
-    from distributed.client import DoneAndNotDoneFutures
 
 POLL_SECONDS = 1.0
+OVERVIEW_COLUMNS = ("state", "sampler", "width", "temperature", "seconds")
 
 
 def run_one(planned: Planned, threads: int, overwrite: bool = False) -> str | None:
-    """Sample one run to its end, on a worker; returns its error as text, so that one failed run does not end others."""
+    """Sample one run to its end, on a worker.
+
+    Returns:
+        Error of the run as text, or None: the sweep goes on when a run fails.
+    """
     try:
         model, job = planned.model(), vars(planned.job)
         try:
@@ -92,7 +96,7 @@ def run(
             f"{sweep.out} is being swept by another process: wait for it, or choose another out"
         ) from None
     with lock:
-        pending = [planned for planned in sweep.runs if not planned.finished()]
+        pending = [planned for planned in sweep.runs if not planned.is_finished]
         try:
             if pending:
                 with clusters.client(sweep, workers, scheduler, security, len(pending)) as (client, threads_each):
@@ -122,62 +126,80 @@ def _run_all(
     errors: dict[str, str | None],
     progress: Callable[[PlainDict], None] | None,
 ) -> None:
-    from distributed import wait
-
     futures = {client.submit(work, planned, pure=False): planned for planned in pending}
     waiting = set(futures)
-    total = sum(planned.job.chains * planned.job.transitions for planned in sweep.runs)
     started = {planned.name for planned in pending}
-    at_rest = sum(planned.steps_done for planned in sweep.runs if planned.name not in started)
+    settled_steps = sum(planned.steps_done for planned in sweep.runs if planned.name not in started)
     while waiting:
-        try:
-            with client.as_current():
-                found = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
-                # Dask's annotation says a coroutine.
-                finished = cast("set[Future]", cast("DoneAndNotDoneFutures", found).done)
-        except TimeoutError:
-            finished = set()
-        for future in finished:
+        for future in _finished(client, waiting):
             # If a worker dies repeatedly with a run, or lacks bayesattn, the error is raised by Dask.
             failure = future.exception()
             errors[futures[future].name] = f"{type(failure).__name__}: {failure}" if failure else future.result()
-        waiting -= finished
-        at_rest += sum(futures[future].steps_done for future in finished)
+            waiting.remove(future)
+            settled_steps += futures[future].steps_done
         if progress:
-            failed = sum(error is not None for error in errors.values())
-            progress(
-                {
-                    "done": at_rest + sum(futures[future].steps_done for future in waiting),
-                    "total": total,
-                    "complete": len(sweep.runs) - len(waiting) - failed,
-                    "failed": failed,
-                    "runs": len(sweep.runs),
-                }
-            )
+            progress(_progress_of(sweep, [futures[future] for future in waiting], errors, settled_steps))
+
+
+def _finished(client: "Client", waiting: "set[Future]") -> "set[Future]":
+    """Futures that have finished, after `POLL_SECONDS` at the latest."""
+    from distributed import wait
+
+    try:
+        with client.as_current():
+            # Dask's annotation says a coroutine.
+            outcome: Any = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+    except TimeoutError:
+        return set()
+    return outcome.done
+
+
+def _progress_of(
+    sweep: Sweep, running: list[Planned], errors: Mapping[str, str | None], settled_steps: int
+) -> PlainDict:
+    """Steps done and in total, and numbers of runs; `settled_steps` are those of runs that are not running."""
+    failed = sum(error is not None for error in errors.values())
+    return {
+        "done": settled_steps + sum(planned.steps_done for planned in running),
+        "total": sum(planned.job.chains * planned.job.transitions for planned in sweep.runs),
+        "complete": len(sweep.runs) - len(running) - failed,
+        "failed": failed,
+        "runs": len(sweep.runs),
+    }
 
 
 def results(sweep: Sweep, errors: Mapping[str, str | None] | None = None) -> pd.DataFrame:
-    """Tidy table: a row for each quantity of each complete run, and one with state and error for each other run."""
+    """Tidy table: a row for each quantity of each complete run, and one with state and error for each other run.
+
+    Columns: run, model, sampler, parameterisation, chains, warmup, draws, seed, and the settings that vary; state, width,
+    temperature, seconds (of sampling), divergences and error_message; and those of `Run.summary`, one row a quantity.
+    """
     return pd.DataFrame([row for planned in sweep.runs for row in _rows(planned, (errors or {}).get(planned.name))])
 
 
-def _rows(planned: Planned, error: str | None) -> list[PlainDict]:
+def _rows(planned: Planned, sweep_error: str | None) -> list[PlainDict]:
+    """Rows of one run; `sweep_error` is the error with which it failed in this sweep."""
     job = vars(planned.job)
     about: PlainDict = {"run": planned.name, "model": Path(planned.settings["model"]).stem}
     about |= {name: job[name] for name in ("sampler", "parameterisation", "chains", "warmup", "draws", "seed")}
-    about |= flat(planned.varied)
-    quantities: list[PlainDict] = [{}]
-    try:
-        run = runs.Run(planned.out) if planned.out.exists() else None
-        overview: PlainDict = {"state": "new"} if run is None else run.overview()
-        columns = ("state", "sampler", "width", "temperature", "seconds")
-        about |= {name: overview[name] for name in columns if name in overview}
-        about["divergences"] = (overview.get("diagnostics") or {}).get("divergences")
-        error = error or overview.get("error")
-        if run is not None and run.complete and not error:
-            quantities = run.summary()
-    except (runs.RunError, OSError) as damage:
-        error = error or str(damage)
+    columns, summary, error = _overview(planned, sweep_error)
+    about |= flattened(planned.varied) | columns
     if error:
         about["state"] = "failed"
-    return [about | {"error_message": error} | quantity for quantity in quantities]
+    return [about | {"error_message": error} | quantity for quantity in summary or [{}]]
+
+
+def _overview(planned: Planned, sweep_error: str | None) -> tuple[PlainDict, list[PlainDict], str | None]:
+    """Columns from the overview of a run, its summary if it is complete and did not fail, and its error."""
+    columns: PlainDict = {}
+    try:
+        if not planned.out.exists():
+            return {"state": "new", "divergences": None}, [], sweep_error
+        run = runs.Run(planned.out)
+        overview = run.overview()
+        columns |= {name: overview[name] for name in OVERVIEW_COLUMNS if name in overview}
+        columns["divergences"] = (overview["diagnostics"] or {}).get("divergences")
+        error = sweep_error or overview["error"]
+        return columns, run.summary() if run.complete and not error else [], error
+    except (runs.RunError, OSError) as damage:
+        return columns, [], sweep_error or str(damage)

@@ -83,9 +83,8 @@ class Planned:
 
     def model(self) -> NetworkPosterior:
         """Posterior of the run."""
-        wanted = {key: self.settings.get(key) for key in ("width", "temperature")}
-        data = _data(*self._data_key)
-        return data.replace(**{key: value for key, value in wanted.items() if value is not None})
+        changes = {key: self.settings[key] for key in ("width", "temperature") if key in self.settings}
+        return _data(*self._data_key).replace(**changes)
 
     @property
     def _data_key(self) -> tuple[str, int | None, str]:
@@ -95,7 +94,8 @@ class Planned:
             json.dumps(self.settings.get("task", {}), default=str),
         )
 
-    def finished(self) -> bool:
+    @property
+    def is_finished(self) -> bool:
         """Whether exactly this run exists and is complete."""
         try:
             run = runs.Run(self.out)
@@ -115,6 +115,7 @@ class Planned:
         except runs.RunError:
             return 0
 
+    @property
     def state(self) -> str:
         """State of the run, "new" if it does not exist."""
         return runs.Run(self.out).state if self.out.exists() else "new"
@@ -186,21 +187,26 @@ def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:
         if key not in Settings.model_fields:
             raise BayesattnError(f"[grid] may hold {', '.join(Settings.model_fields)}, got {key!r}")
         if key in NESTED_TABLES and isinstance(values, dict):
-            lists = {(key, inner): inner_values for inner, inner_values in values.items()}
+            axes += [_axis(key, (key, inner), choices) for inner, choices in values.items()]
         else:
-            lists = {(key,): values}
-        for names, choices in lists.items():
-            if not isinstance(choices, list) or not choices:
-                raise BayesattnError(f"grid.{'.'.join(names)} must be a list of at least one value, got {choices!r}")
-            if names == (key,) and key in NESTED_TABLES and not all(isinstance(choice, dict) for choice in choices):
-                raise BayesattnError(f"grid.{key} must be a table or a list of tables, got {shown(choices)}")
-            axes.append([{key: {names[1]: choice}} if len(names) == 2 else {key: choice} for choice in choices])
+            axes.append(_axis(key, (key,), values))
     for combination in itertools.product(*axes):
         point: PlainDict = {}
         for part in combination:
             point = _merged(point, part)
         checked = validated(Settings, point).model_dump()
         yield {key: checked[key] for key in point}
+
+
+def _axis(key: str, names: tuple[str, ...], choices: object) -> list[PlainDict]:
+    """Settings for each choice of one list; `names` are those of its key, and of the entry inside of a nested table."""
+    if not isinstance(choices, list) or not choices:
+        raise BayesattnError(f"grid.{'.'.join(names)} must be a list of at least one value, got {choices!r}")
+    if len(names) == 2:
+        return [{key: {names[1]: choice}} for choice in choices]
+    if key in NESTED_TABLES and not all(isinstance(choice, dict) for choice in choices):
+        raise BayesattnError(f"grid.{key} must be a table or a list of tables, got {shown(choices)}")
+    return [{key: choice} for choice in choices]
 
 
 def _merged(first: PlainDict, second: PlainDict) -> PlainDict:
@@ -211,12 +217,12 @@ def _merged(first: PlainDict, second: PlainDict) -> PlainDict:
     return first | second | nested
 
 
-def flat(varied: PlainDict) -> PlainDict:
+def flattened(varied: PlainDict) -> PlainDict:
     """Settings, with entries of [task] and options on the same level, for columns and names.
 
     An entry with the name of another setting or column has the name of its table as a prefix.
     """
-    flat = {
+    columns = {
         key: Path(value).stem if key == "model" else value for key, value in varied.items() if key not in NESTED_TABLES
     }
     taken = {
@@ -225,13 +231,13 @@ def flat(varied: PlainDict) -> PlainDict:
         *(varied.get("task", {}).keys() & varied.get("options", {}).keys()),
     }
     for key in NESTED_TABLES:
-        flat |= {f"{key}.{name}" if name in taken else name: value for name, value in varied.get(key, {}).items()}
-    return flat
+        columns |= {f"{key}.{name}" if name in taken else name: value for name, value in varied.get(key, {}).items()}
+    return columns
 
 
 def _name(varied: PlainDict) -> str:
     """Name of a run by its varying settings, valid as a file name."""
-    name = ",".join(f"{key}={_text(value)}" for key, value in flat(varied).items()) or "run"
+    name = ",".join(f"{key}={_text(value)}" for key, value in flattened(varied).items()) or "run"
     name = "".join("-" if letter in "/\\" or not letter.isprintable() else letter for letter in name)
     if len(name.encode()) > LONGEST_NAME:
         name = f"{name.encode()[: LONGEST_NAME - 9].decode(errors='ignore')},{digest(varied)[:8]}"

@@ -40,31 +40,50 @@ class FiniteLatent(OwnsArrays):
         object.__setattr__(self, "emission", owned(emission))
 
     def sequences(self, tokens: int) -> Int[np.ndarray, "sequence token"]:
-        """All sequences of `tokens` tokens."""
+        """All sequences of `tokens` tokens, shape (vocabulary^tokens, tokens).
+
+        Raises ValueError for fewer than one token.
+        """
         positive_integer("tokens", tokens)
         return np.array(list(itertools.product(range(len(self.emission)), repeat=tokens)))
 
     def joint(self, sequences: Checked) -> Float[np.ndarray, "latent sequence"]:
-        """p(z, X) of each sequence."""
+        """p(z, X) of each sequence, shape (Z, sequence), for sequences of shape (sequence, token)."""
         return self.prior[:, None] * np.prod(self.emission[np.asarray(sequences)], axis=1).T
 
     def posterior(self, sequences: Checked) -> Float[np.ndarray, "latent sequence"]:
-        """pi(X) = p(z | X)."""
+        """pi(X) = p(z | X), shape (Z, sequence), for sequences of shape (sequence, token); NaN where p(X) = 0."""
         joint = self.joint(sequences)
         return joint / joint.sum(0)
 
     def log_odds(self, counts: Checked, truth: int) -> Float[np.ndarray, " sequence"]:
-        """Log odds of z* against its best rival given X, for sequences with token counts (sequence, vocabulary)."""
-        scores = self._scores(counts)
+        """Log odds of z* against its best rival given X, in nats, shape (sequence,).
+
+        Args:
+            counts: number of each token in each sequence, shape (sequence, vocabulary).
+            truth: index of z*.
+
+        Raises:
+            ValueError: one latent only, an index that is not one of a latent.
+        """
+        truth, scores = self._require_rival(truth), self._scores(counts)
         return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
 
     def mean_log_odds(self, tokens: int, truth: int) -> float:
-        """Mean log odds of z* against its best rival over sequences drawn given z*, by enumeration of counts."""
+        """Mean log odds, in nats, of z* against its best rival over sequences drawn given z*, by enumeration of counts.
+
+        Raises ValueError for fewer than one token, one latent only, or an index that is not one of a latent.
+        """
+        truth = self._require_rival(truth)
         counts, probabilities = self._counts(tokens, truth)
         return float(probabilities @ self.log_odds(counts, truth))
 
     def mean_error(self, tokens: int, truth: int) -> float:
-        """E[1 - p(z* | X)] over sequences drawn given z*, by enumeration of counts."""
+        """E[1 - p(z* | X)] over sequences drawn given z*, by enumeration of counts.
+
+        Raises ValueError for fewer than one token, or an index that is not one of a latent.
+        """
+        truth = self._index(truth)
         counts, probabilities = self._counts(tokens, truth)
         others = np.arange(len(self.prior)) != truth
         return float(probabilities @ special.softmax(self._scores(counts), axis=1)[:, others].sum(1))
@@ -81,15 +100,32 @@ class FiniteLatent(OwnsArrays):
         return np.log(self.prior) + special.xlogy(np.asarray(counts)[:, :, None], self.emission).sum(1)
 
     def divergence(self, truth: int) -> float:
-        """min over z' of KL(P_z* || P_z'), natural logarithm."""
+        """min over z' of KL(P_z* || P_z'), in nats.
+
+        Raises ValueError for one latent only, or an index that is not one of a latent.
+        """
+        truth = self._require_rival(truth)
         own, others = self.emission[:, [truth]], np.delete(self.emission, truth, axis=1)
         return float(special.rel_entr(own, others).sum(0).min())
 
     def chernoff(self, truth: int) -> float:
-        """Least Chernoff information of z* and a rival: max over s of -log sum_x P^s Q^(1-s), natural logarithm."""
+        """Least Chernoff information of z* and a rival: max over s of -log sum_x P^s Q^(1-s), in nats.
+
+        Raises ValueError for one latent only, or an index that is not one of a latent.
+        """
+        truth = self._require_rival(truth)
         own, powers = self.emission[:, truth], np.linspace(0, 1, 10001)[1:-1, None]
         rivals = np.delete(self.emission, truth, axis=1).T
         return float(min(np.max(-np.log(np.sum(own**powers * rival ** (1 - powers), 1))) for rival in rivals))
+
+    def _index(self, truth: int) -> int:
+        return positive_integer("truth", truth, 0, len(self.prior) - 1)
+
+    def _require_rival(self, truth: int) -> int:
+        """Index of z*; raises ValueError unless it is one of at least two latents."""
+        if len(self.prior) < 2:
+            raise BayesattnError("latent must have at least two values, so that one is the rival of another, got one")
+        return self._index(truth)
 
 
 def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]:
@@ -104,14 +140,20 @@ def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]
 
 
 def cells(values: Checked, tolerance: float = POSTERIOR_TOLERANCE) -> Int[np.ndarray, " sequence"]:
-    """Number of the cell of each sequence; sequences whose columns of `values` (.., sequence) agree share a cell."""
+    """Number of the cell of each sequence, from 0, shape (sequence,).
+
+    Sequences share a cell if their columns of `values`, shape (.., sequence), agree within `tolerance` in every entry.
+    """
     columns = np.atleast_2d(values).T
     representatives: list[np.ndarray] = []
     numbers = np.empty(len(columns), int)
     for index, column in enumerate(columns):
-        same = [number for number, other in enumerate(representatives) if np.max(np.abs(column - other)) <= tolerance]
-        numbers[index] = same[0] if same else len(representatives)
-        if not same:
+        for number, other in enumerate(representatives):
+            if np.max(np.abs(column - other)) <= tolerance:
+                numbers[index] = number
+                break
+        else:
+            numbers[index] = len(representatives)
             representatives.append(column)
     return numbers
 
@@ -126,7 +168,12 @@ def type_classes(tokens: int, vocabulary: int) -> int:
 
 
 def merged(joint: Checked, partition: Checked) -> Float[np.ndarray, "latent cell"]:
-    """Joint distribution of the latent and the cell of a partition of sequences."""
+    """Joint distribution of the latent and the cell of a partition of sequences, shape (Z, cell).
+
+    Args:
+        joint: p(z, X), shape (Z, sequence).
+        partition: number of the cell of each sequence, from 0, shape (sequence,).
+    """
     joint = np.asarray(joint)
     law = np.zeros((len(joint), int(np.max(partition)) + 1))
     np.add.at(law.T, np.asarray(partition), joint.T)
@@ -140,8 +187,18 @@ def mutual_information(joint: Checked) -> float:
 
 
 def least_loss(joint: Checked, partition: Checked) -> float:
-    """Least loss of information about the latent when two cells of a partition are merged."""
+    """Least loss of information about the latent, in nats, when two cells of a partition are merged.
+
+    Args:
+        joint: p(z, X), shape (Z, sequence).
+        partition: number of the cell of each sequence, from 0, shape (sequence,).
+
+    Raises:
+        ValueError: a partition of one cell.
+    """
     together = merged(joint, partition)
+    if together.shape[1] < 2:
+        raise BayesattnError("partition must have at least two cells, so that two can be merged, got one")
     full = mutual_information(together)
     losses = []
     for first, second in itertools.combinations(range(together.shape[1]), 2):
@@ -155,13 +212,13 @@ class Transfer(NamedTuple):
     """Largest factor by which a downstream task amplifies an error of masked prediction.
 
     `factor` is |H Q (T Q)^+|, or infinity if masked prediction does not see a direction that the task reads;
-    `direction` is the change of the posterior that attains `factor`, with entries summing to 0; `weakest` is
-    sigma_min(T Q).
+    `direction` is the change of the posterior that attains `factor`, with entries summing to 0; `smallest_gain` is
+    sigma_min(T Q). Q: orthonormal basis of the changes that sum to 0.
     """
 
     factor: float
     direction: Float[np.ndarray, " latent"]
-    weakest: float
+    smallest_gain: float
 
 
 def transfer(emission: Checked, readout: Checked) -> Transfer:
@@ -180,14 +237,25 @@ def transfer(emission: Checked, readout: Checked) -> Transfer:
         raise BayesattnError(f"emission must have at least two latents, got shape {emission.shape}")
     readout = finite_array("readout", readout, ("tasks", size))
     basis = linalg.null_space(np.ones((1, size)))
-    _, singular, right = np.linalg.svd(emission @ basis)
+    seen = emission @ basis
+    _, singular, right = np.linalg.svd(seen)
     singular_values = np.append(singular, np.zeros(size - 1 - len(singular)))
-    unseen = singular_values <= np.finfo(float).eps * size * max(singular_values[0], 1.0)
-    if unseen.any():
-        blind = right.T[:, unseen]
-        _, gains, directions = np.linalg.svd(readout @ basis @ blind)
-        if gains[0] > np.finfo(float).eps * size * np.linalg.norm(readout):
-            return Transfer(np.inf, basis @ blind @ directions[0], float(singular_values.min()))
-    inverse = np.linalg.pinv(emission @ basis)
+    smallest_gain = float(singular_values.min())
+    is_unseen = singular_values <= np.finfo(float).eps * size * max(singular_values[0], 1.0)
+    if (direction := _unseen_direction(basis @ right.T[:, is_unseen], readout)) is not None:
+        return Transfer(np.inf, direction, smallest_gain)
+    inverse = np.linalg.pinv(seen)
     _, gains, directions = np.linalg.svd(readout @ basis @ inverse)
-    return Transfer(float(gains[0]), basis @ inverse @ directions[0], float(singular_values.min()))
+    return Transfer(float(gains[0]), basis @ inverse @ directions[0], smallest_gain)
+
+
+def _unseen_direction(unseen: np.ndarray, readout: np.ndarray) -> np.ndarray | None:
+    """Combination of the directions that masked prediction does not see, shape (Z, direction), that the task reads most.
+
+    None if the task reads none of them.
+    """
+    if not unseen.size:
+        return None
+    _, gains, directions = np.linalg.svd(readout @ unseen)
+    is_read = gains[0] > np.finfo(float).eps * len(unseen) * np.linalg.norm(readout)
+    return unseen @ directions[0] if is_read else None

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from scipy import special
 
+from bayesattn._util.sequential import one_by_one
 from bayesattn.compressed import Compressed
 from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.forms import compressed
@@ -22,20 +23,30 @@ from bayesattn.theory.saddle_point import solve
 
 @dataclass(frozen=True)
 class Fit:
-    """Log evidence of a network, possibly up to a constant, and predictions: mean and variance of f for each draw."""
+    """Log evidence of a network, possibly up to a constant, and predictions.
+
+    `mean` and `variance` of f given each draw have shape (draw, example), with several outputs (draw, example, output);
+    they are None without test examples or labels.
+    """
 
     log_evidence: float
     mean: np.ndarray | None
     variance: np.ndarray | None
 
     def accuracy(self, model: Model) -> np.ndarray:
-        """Score of each test example by the mean over draws, 1 if right; empty if test labels are missing or not classes."""
+        """1 for each test example that the mean over draws classifies correctly, else 0, half for a tie; shape (example,).
+
+        Empty if test labels are missing or not classes.
+        """
         if self.mean is None or model.test_labels is None or not _are_classes(model.test_labels):
             return np.empty(0)
         return np.asarray(right(self.mean.mean(0), model.test_labels), float)
 
     def log_score(self, model: Model) -> np.ndarray:
-        """Sum over outputs of each test example's log predictive density; empty without test labels."""
+        """Log predictive density of each test example, summed over outputs, in nats; shape (example,).
+
+        Empty without test labels.
+        """
         if self.mean is None or self.variance is None or model.test_labels is None:
             return np.empty(0)
         variance = np.maximum(self.variance, 0) + model.temperature
@@ -52,7 +63,10 @@ def _are_classes(labels: Float[np.ndarray, " *labels"]) -> bool:
 
 
 def at_saddle_point(model: Model) -> Fit:
-    """Fit to leading order at large width: log p(Y) up to a constant of the architecture, and predictions."""
+    """Fit to leading order at large width: log p(Y) up to a constant of the architecture, and predictions.
+
+    Raises NotConverged if the saddle point is not found.
+    """
     solved = solve(model)
     log_evidence = -float(solved.energy + solved.entropy) / 2
     mean, variance = predictions(model, np.asarray(solved.order_parameter)[None])
@@ -61,10 +75,10 @@ def at_saddle_point(model: Model) -> Fit:
 
 def without_paths(model: Model, paths: Bool[np.ndarray, " path"]) -> Model:
     """Model with the path inputs of `paths` set to 0; its posterior of the other paths is that without `paths`."""
-    return scaled(model, np.where(paths, 0.0, 1.0))
+    return with_scaled_paths(model, np.where(paths, 0.0, 1.0))
 
 
-def scaled(model: Model, scale: Float[np.ndarray, " path"]) -> Model:
+def with_scaled_paths(model: Model, scale: Float[np.ndarray, " path"]) -> Model:
     """Model whose path inputs are multiplied by one number for each path."""
     data = model.dataset
     inputs = data.path_inputs * scale[:, None]
@@ -79,7 +93,11 @@ def scaled(model: Model, scale: Float[np.ndarray, " path"]) -> Model:
 
 
 def predictions(model: Model, order_parameters: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Mean and variance of f on the test examples given each U."""
+    """Mean and variance of f on the test examples given each U; None without test examples or labels.
+
+    `order_parameters` have shape (draw, path, path), or (draw, row, row) with a row for each path and output; the results
+    have shape (draw, example), with several outputs (draw, example, output).
+    """
     if model.test_path_inputs is None or model.test_labels is None:
         return None, None
     process, arch = compressed(model.gaussian_process, model.architecture), model.architecture
@@ -90,11 +108,11 @@ def predictions(model: Model, order_parameters: np.ndarray) -> tuple[np.ndarray 
 
 @jax.jit
 def _moments(order_parameters: Array, process: GaussianProcess, features: Array) -> tuple[Array, Array]:
-    # One by one, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return jax.lax.map(lambda each: tuple(conditional_moments(process, each, features)), order_parameters)
+    return one_by_one(lambda each: tuple(conditional_moments(process, each, features)), order_parameters)
 
 
 def mean_and_error(values: Float[np.ndarray, " example"]) -> tuple[float, float]:
     """Mean over test examples and its standard error; NaN without examples."""
     mean = float(values.mean()) if values.size else np.nan
-    return mean, float(values.std(ddof=1) / np.sqrt(values.size)) if values.size > 1 else np.nan
+    error = float(values.std(ddof=1) / np.sqrt(values.size)) if values.size > 1 else np.nan
+    return mean, error

@@ -37,7 +37,14 @@ from bayesattn.models.earlier import draws_first
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.questions.heads.bridge import bridge, rhat
-from bayesattn.questions.heads.fit import Fit, at_saddle_point, mean_and_error, predictions, scaled, without_paths
+from bayesattn.questions.heads.fit import (
+    Fit,
+    at_saddle_point,
+    mean_and_error,
+    predictions,
+    with_scaled_paths,
+    without_paths,
+)
 from bayesattn.questions.heads.units import Units, units_of
 from bayesattn.samplers import sample, suited_sampler
 from bayesattn.theory.bartlett import may_have_modes_apart
@@ -324,7 +331,7 @@ class _Ladder:
         if self.progress is not None:
             self.progress(f"{name}, path inputs times {scale:.2g}")
         of_paths = rows.reshape(self.model.architecture.paths, -1)[:, 0]
-        changed = scaled(self.model, np.where(of_paths, scale, 1.0))
+        changed = with_scaled_paths(self.model, np.where(of_paths, scale, 1.0))
         seed = int(jax.random.randint(stream(self.seed, "losses", name, repr(scale)), (), 0, 2**31 - 1))
         tree = sample(changed, keep=("order_parameter",), seed=seed, progress=False, **self.job)  # pyright: ignore[reportArgumentType]
         return _thinned(order_parameters_in(tree, changed))

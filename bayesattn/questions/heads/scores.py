@@ -3,7 +3,6 @@
 For one U, use `theory.head_scores`.
 """
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import Checked, number, positive_integer, require_kind
+from bayesattn._util.checks import Checked, number, positive_integer, shown
 from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
-from bayesattn.models import Model
 from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
 from bayesattn.models.earlier import draws_first
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.questions.heads.losses import Losses, head_losses, indexed
+from bayesattn.questions.heads.losses import COLUMNS, Losses, head_losses, indexed
 from bayesattn.questions.heads.path_combination import (
     NEGLIGIBLE_CORRELATION,
     CombiningWidth,
@@ -32,9 +30,9 @@ from bayesattn.questions.heads.units import Units, units_of
 if TYPE_CHECKING:
     import pandas as pd
 
-EXCHANGEABLE = (
-    "heads of a layer are exchangeable when queries and keys are sampled: their exact scores are equal, and what differs is"
-    " Monte Carlo error or the start of a chain; compare layers or groups instead"
+EXCHANGEABILITY_NOTE = (
+    "heads of a layer are exchangeable when queries and keys are sampled: their exact scores are equal, so any difference"
+    " between them is Monte Carlo error, or chains that kept their start; compare layers or groups instead"
 )
 
 
@@ -80,7 +78,7 @@ class Heads(Described):
     @property
     def note(self) -> str:
         """Caution about the scores of single heads and paths whose queries and keys are sampled; else empty."""
-        return EXCHANGEABLE if isinstance(self._of, str) and not has_fixed_attention(self.model) else ""
+        return EXCHANGEABILITY_NOTE if isinstance(self._of, str) and not has_fixed_attention(self.model) else ""
 
     @cached_property
     def losses(self) -> Losses:
@@ -113,15 +111,16 @@ class Heads(Described):
                 classes, or one path.
             NotConverged: a saddle point was not found.
         """
-        require_kind("model of the draws", self.model, Model)
-        return combining_width(self.model, correlation, most)  # pyright: ignore[reportArgumentType]
+        if not has_fixed_attention(self.model):
+            raise BayesattnError(f"model of the draws must be a bayesattn.Model, got {shown(self.model)}")
+        return combining_width(self.model, correlation, most)
 
     def probability_among_least(self, count: int) -> Float[np.ndarray, " head"]:
         """Posterior probability that the head is among the `count` heads of least score; tied heads share places."""
         positive_integer("count", count, 1, len(self.names))
         below = np.sum(self.drawn[..., None, :] < self.drawn[..., :, None], axis=-1)
-        level = np.sum(self.drawn[..., None, :] == self.drawn[..., :, None], axis=-1)
-        return np.clip((count - below) / level, 0, 1).mean((0, 1))
+        ties = np.sum(self.drawn[..., None, :] == self.drawn[..., :, None], axis=-1)
+        return np.clip((count - below) / ties, 0, 1).mean((0, 1))
 
     def probability_below(self, threshold: float) -> Float[np.ndarray, " head"]:
         """Posterior probability that the head's score is below a threshold, between 0 and 1."""
@@ -143,19 +142,20 @@ class Heads(Described):
         table = pd.DataFrame({named.get(name, name): getattr(self, name) for name in columns}, index=index)
         if "losses" in vars(self):
             lost = self.losses.summary().drop(columns="rhat")
-            table = table.join(lost.rename(columns=lambda name: re.sub("(_error)?$", r"_lost\1", name, count=1)))
+            columns = {f"{name}{end}": f"{name}_lost{end}" for name in COLUMNS for end in ("", "_error")}
+            table = table.join(lost.rename(columns=columns))
         return table
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        def said(head: int) -> str:
+        def sentence(head: int) -> str:
             name = self.names[head]
             name = f"{name[1]!r} of layer {name[0]}" if isinstance(name, tuple) else repr(name)
             return f"{name}, score {with_error(self.scores[head], self.sd[head])} (posterior sd)"
 
         most, least = int(np.argmax(self.scores)), int(np.argmax(self.probability_least))
         return f"Heads: posterior of {len(self.names)} scores", {
-            "most": said(most),
-            "least": f"{said(least)}, the least of all with probability {self.probability_least[least]:.2f}",
+            "most": sentence(most),
+            "least": f"{sentence(least)}, the least of all with probability {self.probability_least[least]:.2f}",
         } | ({"note": self.note} if self.note else {})
 
 
@@ -184,10 +184,13 @@ def heads(draws: Draws, *, of: Checked = "heads", model: NetworkPosterior | None
     least = scores == scores.min(-1, keepdims=True)
     moments = moments_and_interval(scores)
     return Heads(
-        model,
-        units,
-        moments.pop("mean"),
-        **moments,
+        model=model,
+        units=units,
+        scores=moments["mean"],
+        sd=moments["sd"],
+        error=moments["error"],
+        lower=moments["lower"],
+        upper=moments["upper"],
         probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1)),
         drawn=scores,
         _draws=draws,

@@ -116,20 +116,20 @@ class _Program:
         det(D)^(-width), restricted to M whose entries are at most as large as their row's scale. The restriction orders the
         exponents, x_k >= d_k, and confines rotations: entry (i, k) below the diagonal is at most T^((d_i - x_k) / 2).
         """
-        count, few, many = min(len(rows), width), *sorted((len(rows), width))
-        exponents = [self.variable(many - few + 1 + 2 * (few - 1 - place)) for place in range(count)]
+        few, many = sorted((len(rows), width))
+        exponents = [self.variable(many - few + 1 + 2 * (few - 1 - place)) for place in range(few)]
         self.exponents += exponents
         self.bounds += [({low: 1.0, high: -1.0}, 0.0) for low, high in itertools.pairwise(exponents)]
         for place, row in enumerate(rows):
             if row is None:
                 continue
             self.cost[row] -= width
-            if place < count:
+            if place < few:
                 self.bounds.append(({row: 1.0, exponents[place]: -1.0}, 0.0))
         below = Counter(
             (row, exponent)
             for place, row in enumerate(rows)
-            for exponent in exponents[: min(place, count)]
+            for exponent in exponents[: min(place, few)]
             if row is not None
         )
         for (row, exponent), repeats in below.items():
@@ -145,8 +145,8 @@ class _Program:
                 rows[row, name] = coefficient
         rows = rows.tocsr()
         cost = np.array(self.cost)
-        least = _minimum(cost, rows, limits)
-        value = float(cost @ least)
+        optimum = _minimum(cost, rows, limits)
+        value = float(cost @ optimum)
         face = sparse.vstack([rows, cost[None]]), np.append(limits, value + SLACK)
         # Two ends of the face in a random direction differ almost surely in a further dimension, if there is one.
         rng, spread = np.random.default_rng(0), np.empty((0, len(self.exponents)))

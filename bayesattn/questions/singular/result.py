@@ -74,13 +74,8 @@ class LearningCoefficient(Described):
         At finite T they are means of d(T lambda_hat) / dT between the two temperatures, stated at the middle of the two.
         """
         temperatures = self.temperatures
-        change = temperatures[:-1] - temperatures[1:]
         sums, errors = temperatures * self.value, temperatures * self.error
-        return Differences(
-            (temperatures[:-1] + temperatures[1:]) / 2,
-            (sums[:-1] - sums[1:]) / change,
-            np.hypot(errors[:-1], errors[1:]) / change,
-        )
+        return Differences((temperatures[:-1] + temperatures[1:]) / 2, *_slopes(temperatures, sums, errors))
 
     @cached_property
     def from_evidence(self) -> Differences:
@@ -96,12 +91,8 @@ class LearningCoefficient(Described):
         evidence = np.array([each.log_evidence if each.reliable else np.nan for each in found])
         total = evidence + labels * np.log(temperatures) / 2 + least
         errors = np.array([each.error for each in found])
-        step = np.log(temperatures[:-1] / temperatures[1:])
-        return Differences(
-            np.sqrt(temperatures[:-1] * temperatures[1:]),
-            (total[:-1] - total[1:]) / step,
-            np.hypot(errors[:-1], errors[1:]) / step,
-        )
+        middles = np.sqrt(temperatures[:-1] * temperatures[1:])
+        return Differences(middles, *_slopes(np.log(temperatures), total, errors))
 
     @cached_property
     def fit(self) -> Limit:
@@ -147,3 +138,13 @@ class LearningCoefficient(Described):
         if len(self.temperatures) > 1:
             rows |= {"limit": self.fit.statement}
         return f"Learning coefficient at {len(self.temperatures)} temperatures", rows
+
+
+def _slopes(
+    positions: Float[np.ndarray, " temperature"],
+    values: Float[np.ndarray, " temperature"],
+    errors: Float[np.ndarray, " temperature"],
+) -> tuple[Float[np.ndarray, " interval"], Float[np.ndarray, " interval"]]:
+    """Slopes of independent values between neighbouring positions, which decrease, and their errors."""
+    steps = positions[:-1] - positions[1:]
+    return (values[:-1] - values[1:]) / steps, np.hypot(errors[:-1], errors[1:]) / steps
