@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import eval_context
 
 from bayesattn import fixed_attention
+from bayesattn._util.checks import require_kind
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import rounded
 from bayesattn._util.settings import with_own_settings

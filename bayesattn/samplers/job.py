@@ -155,7 +155,10 @@ class Job:
         return cls(**settings)
 
     def for_model(self, model: Posterior) -> "Job":
-        """This job, with the sampler that suits a model in place of "auto"."""
+        """This job, with the sampler that suits a model in place of "auto"; raises ValueError if that is no model."""
+        if not isinstance(model, Posterior):
+            advice = ": bayesattn.load_model makes ready models" if isinstance(model, str) else ""
+            raise BayesattnError(f"model must be a bayesattn.Model, got {shown(model)}{advice}")
         return self if self.sampler != AUTO else replace(self, sampler=suited_sampler(model))
 
     @classmethod
