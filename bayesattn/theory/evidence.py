@@ -50,6 +50,11 @@ TARGET_ERROR = 0.05
 BLOCK_DRAWS, MOST_BLOCKS = 512, 8
 """Draws of importance sampling after which their weights are checked, and the most such blocks of draws."""
 LARGEST_PARETO_K = 0.7
+DEFENSIVE_SHARE = 0.05
+"""Share of the proposal of importance sampling that covers the prior: weights of draws in the tails of a posterior that is
+wider than at its mode stay bounded (defensive importance sampling, Hesterberg 1995)."""
+DEFENSIVE_DRAWS_PER_COORDINATE = 20
+"""Prior draws per coordinate from whose moments the prior's part of the proposal is made."""
 NEGLIGIBLE_LOG_ODDS = 30.0
 """Temperatures (in `competing`) and modes are dropped if they are this many nats below the best (odds 1e13)."""
 BRIDGE_SEARCHES = (8, 128), (40, 32)
@@ -291,10 +296,13 @@ def _by_bridges(
     if len(covers) < len(routes):
         return result
     for turn, share in enumerate(LEAST_BRIDGE_SHARES):
-        bridges = [
-            bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, share)
-            for key, _, cover in covers
-        ]
+        try:
+            bridges = [
+                bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, share)
+                for key, _, cover in covers
+            ]
+        except FloatingPointError:  # Too few of the points from which a bridge starts have weight.
+            return result._replace(reliable=False)
         result = _agreed(bridges, annealed)
         if turn and result.reliable and result.error <= BRIDGE_TARGET_ERROR:
             break
@@ -363,7 +371,15 @@ def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes,
     except NotConverged:
         return unknown
     size = len(mode.point)
-    proposal = mixture([Component(0.0, np.asarray(mode.point), np.asarray(mode.whitening.scale))], np.ones((1, size)))
+    components = [Component(0.0, np.asarray(mode.point), np.asarray(mode.whitening.scale))]
+    if size <= MOST_BRIDGED_COORDINATES:
+        drawn = prior_draws(branch(key, "defensive"), DEFENSIVE_DRAWS_PER_COORDINATE * (size + 1), problem, shapes)
+        spread = np.linalg.cholesky(np.atleast_2d(np.cov(drawn.T)))
+        components = [
+            components[0]._replace(log_weight=np.log(1 - DEFENSIVE_SHARE)),
+            Component(np.log(DEFENSIVE_SHARE), drawn.mean(0), spread),
+        ]
+    proposal = mixture(components, np.ones((1, size)))
     result, log_weights = unknown, np.empty(0)
     for block in range(MOST_BLOCKS):
         block_key = branch(key, "importance sampling", repr(float(process.temperature)), str(block))

@@ -22,6 +22,8 @@ from scipy import optimize, special
 from bayesattn._util.sequential import one_by_one
 from bayesattn._util.slow_loops import watched
 
+MOST_POWERS = 1000
+"""Steps after which annealing gives up: usual ones take some tens."""
 LEAST_EFFECTIVE_SHARE = 0.5
 """Effective share of the particles after each step from one power to the next."""
 TARGET_ACCEPTANCE = 0.8
@@ -115,11 +117,17 @@ def annealed(
 
     Steps are as long as the effective share of the particles allows, `least_share` or more. Each resampled particle makes
     `moves` moves, which divide the number of particles of an island. A point of undefined or infinite ratio has no weight.
+
+    Raises FloatingPointError if no particle of an island has weight, or if more than `MOST_POWERS` steps are needed.
     """
     power = 0.0
     for level in watched(itertools.count(), "annealing"):
         log_ratio = log_ratios(particles.flat[0], target).reshape(particles.weights.shape)
         log_ratio = np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
+        if not np.isfinite(log_ratio).any(1).all():
+            raise FloatingPointError("no particle of an island of annealing has weight: use more particles")
+        if level == MOST_POWERS:
+            raise FloatingPointError(f"annealing is at power {power:g} after {level} steps: use more particles")
         rise = longest_rise(log_ratio, 1 - power, least_share)
         power = 1.0 if rise >= 1 - power else power + rise
         particles = particles.reweighted(rise * log_ratio)._replace(powers=(*particles.powers, power))

@@ -1,10 +1,14 @@
 """Annealing: the error that it states, and powers of likelihoods that differ by far."""
 
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
 
-from bayesattn.theory.particles import Particles, longest_rise
+from bayesattn.theory.particles import Particles, annealed, longest_rise
 from tests.statistics import likely
 
 
@@ -36,3 +40,13 @@ def test_two_errors_hold_nineteen_times_in_twenty(islands, spread):
     likely(stats.binom.sf(beyond - 1, len(logs), 0.05))
     # Islands that agree by chance do not give an error below that of independent particles.
     assert estimate(np.zeros(islands), 0.04) == pytest.approx((0.0, 0.2))
+
+
+def test_an_island_without_weight_ends_annealing_in_words():
+    class Hopeless(NamedTuple):
+        def log_densities(self, point):
+            return -point @ point / 2, jnp.where(point[0] > 0, 0.0, -jnp.inf)
+
+    points = np.concatenate([-np.ones((8, 2)), np.ones((8, 2))])
+    with pytest.raises(FloatingPointError, match="no particle of an island of annealing has weight"):
+        annealed(jax.random.key(0), Particles.at(points, 2), Hopeless(), moves=8)
