@@ -50,7 +50,7 @@ TARGET_ERROR = 0.05
 BLOCK_DRAWS, MOST_BLOCKS = 512, 8
 """Draws of importance sampling after which their weights are checked, and the most such blocks of draws."""
 LARGEST_PARETO_K = 0.7
-DEFENSIVE_SHARE = 0.05
+DEFENSIVE_SHARE = 0.1
 """Share of the proposal of importance sampling that covers the prior: weights of draws in the tails of a posterior that is
 wider than at its mode stay bounded (defensive importance sampling, Hesterberg 1995)."""
 DEFENSIVE_DRAWS_PER_COORDINATE = 20
