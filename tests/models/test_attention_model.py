@@ -210,7 +210,7 @@ BAD = {
     "key_width must be a whole number of at least 1, got 0": {"key_width": 0},
     "query_variance must be a number of at least 0, got -1": {"query_variance": -1},
     "key_variance must be a number, or one for each of 1 layers, got 2": {"key_variance": (1.0, 2.0)},
-    "heads must be a sequence of numbers with an entry for each layer, got None": {"heads": None},
+    "architecture must be given, or its fields, heads and widths among them, got None": {"heads": None},
     "readout must be one of 'last', 'first', 'mean', got 'all'": {"readout": "all"},
     "mask must leave each sequence a token": {"mask": np.zeros((4, 3), bool)},
     "test_mask must leave each sequence a token": {"test_mask": np.zeros((5, 3), bool)},
