@@ -20,11 +20,11 @@ from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, one_of, positive_integer, require_memory, seed_number
 from bayesattn._util.random import fingerprint, stream
-from bayesattn._util.sequential import one_by_one
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
 from bayesattn.errors import BayesattnError
+from bayesattn.kernels.energies import one_by_one
 from bayesattn.models import collapsed
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs

@@ -4,9 +4,11 @@ The closed form is cheaper than differentiating through the Cholesky factor: dE 
 alpha = A^{-1} Y. Here Y is one vector, which holds the labels of all outputs.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from bayesattn.kernels.path_inputs import Number
 
@@ -19,6 +21,14 @@ Square = Float[Array, "row row"]
 def cholesky(kernel: Square, temperature: Number) -> Square:
     """Cholesky factor of K + T I."""
     return jnp.linalg.cholesky(kernel + temperature * jnp.eye(len(kernel), dtype=kernel.dtype))
+
+
+def one_by_one(function: Callable, items: PyTree[Array]) -> PyTree[Array]:
+    """Results of a function of each item along the leading axis, computed one after the other.
+
+    Batched Cholesky factorisations have been seen to deadlock XLA's threads.
+    """
+    return jax.lax.map(function, items)
 
 
 def log_det(lower: Square) -> Float[Array, ""]:

@@ -240,16 +240,21 @@ def _by_annealing(
     problem = _ordered(process.at(min(temperatures)), arch, shapes)
     bridged = sum(shape.size for shape in shapes) <= MOST_BRIDGED_COORDINATES
     starts = prior_draws(branch(key, "given up"), SEARCHES_PER_DROPPED_TEMPERATURE, problem, shapes)
-    dropped = False
+    dropped, hotter = False, np.inf
     try:
         for temperature, cooled in anneal(problem, shapes, temperatures, branch(key, "annealing"), particles):
             at = problem.at(temperature)
             least = (
                 max((each.log_evidence for each in (*others.values(), *estimates.values())), default=-np.inf) - within
             )
+            falls, hotter = cooled.log_evidence < hotter, cooled.log_evidence
             # Annealing lags behind, so a temperature may have a mode that it has not found.
             if cooled.log_evidence < least and not (bridged and _greatest_mass(at, shapes, starts) > least):
                 dropped = True
+                colder = [problem.at(cold) for cold in temperatures if cold < temperature]
+                # Most of the work is at the coldest temperatures.
+                if falls and not (bridged and any(_greatest_mass(cold, shapes, starts) > least for cold in colder)):
+                    break
             elif bridged:
                 there = branch(key, "bridges", repr(temperature))
                 estimates[temperature] = _by_bridges(cooled, at, shapes, there, particles)

@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import optimize, special
 
-from bayesattn._util.sequential import one_by_one
 from bayesattn._util.slow_loops import watched
+from bayesattn.kernels.energies import one_by_one
 
 MOST_POWERS = 1000
 """Steps after which annealing gives up: usual ones take some tens."""

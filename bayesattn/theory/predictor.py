@@ -6,10 +6,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked
-from bayesattn._util.sequential import one_by_one
 from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.conditionals import Prediction, conditional_moments
+from bayesattn.kernels.energies import one_by_one
 from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import checked_path_inputs, input_scale, scaled_features, symmetric

@@ -80,19 +80,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "temperature"), CASES)
-def test_relabelled_paths_give_the_same_draws(name, temperature):
-    heads, widths, strong = NETWORKS[name]
-    model = narrow_model(heads, widths, strong, temperature)
-    other, order = relabelled(model)
-    settings = {"sampler": "nuts", "draws": 6000} if name in LIGHT else {"draws": 2000}
-    plain = bounded(ba.sample(model, warmup=400, seed=1, **settings))
-    turned = bounded(ba.sample(other, warmup=400, seed=2, **settings), order)
-    for found in (plain, turned):
-        assert float(arviz_stats.rhat(found).max()) < 1.01
-    agree(plain, turned)
-
-
 def test_groups_of_draws_add_up_to_the_density_that_was_sampled():
     """lp = log prior + log likelihood + a constant, where rows are reordered; in their own order the rest varies by nats."""
     drawn = ba.sample(narrow_model(*NETWORKS["three heads, N = 2"], 0.01), "nuts", chains=2, warmup=400, draws=25)

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from scipy import special
 
-from bayesattn._util.sequential import one_by_one
 from bayesattn.compressed import Compressed
 from bayesattn.kernels.conditionals import conditional_moments
+from bayesattn.kernels.energies import one_by_one
 from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import scaled_features
