@@ -2,10 +2,11 @@
 
 If every layer is wide, the method is importance sampling from a Student distribution with the Laplace mode and
 covariance, to a tenth (with up to 40 coordinates) from one that covers the prior, provided that the Pareto k of the
-weights shows that they are reliable (Vehtari et al. 2024) and that searches find no other mode. Otherwise the method is annealing (`bayesattn.theory.annealing`): from the prior and, with
-up to 40 coordinates, from two mixtures, one around modes found from the annealed particles and one around modes found
-from prior draws. Annealing from the prior alone lags behind if the mode lies far out in the prior's tail; its groups of
-particles that do not mix (islands) then agree on a wrong value.
+weights shows that they are reliable (Vehtari et al. 2024) and that searches find no other mode. Otherwise the method is
+annealing (`bayesattn.theory.annealing`): from the prior and, with up to 40 coordinates, from two mixtures, one around
+modes found from the annealed particles and one around modes found from prior draws. Annealing from the prior alone lags
+behind if the mode lies far out in the prior's tail; its groups of particles that do not mix (islands) then agree on a
+wrong value.
 """
 
 from collections.abc import Mapping, Sequence
