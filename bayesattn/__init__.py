@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bayesattn import attention, samplers, theory
     from bayesattn.architecture import Architecture
     from bayesattn.checks.diagnostics import diagnose
+    from bayesattn.checks.tempering import tempering
     from bayesattn.checks.validate import validate
     from bayesattn.classes import one_hot
     from bayesattn.dataset import Dataset
@@ -67,6 +68,7 @@ __all__ = [
     "runs",
     "sample",
     "samplers",
+    "tempering",
     "theory",
     "validate",
     "weights",
@@ -96,6 +98,7 @@ _HOMES = {
     "remove_heads": "questions.heads",
     "runs": "jobs",
     "sample": "samplers",
+    "tempering": "checks.tempering",
     "validate": "checks.validate",
     "weights": "models.weights",
     "with_groups": "predictive",

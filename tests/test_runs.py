@@ -372,9 +372,9 @@ def test_a_draw_that_is_not_finite_ends_the_run_with_the_last_good_block_kept(mo
 def test_flags_of_the_compiler_are_part_of_the_environment(monkeypatch):
     """They change a draw's last bits."""
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    begun = provenance.environment()
+    begun = provenance.environment("nuts")
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
     assert provenance.differences(begun, begun) == []
-    assert provenance.differences(begun, provenance.environment()) == [
+    assert provenance.differences(begun, provenance.environment("nuts")) == [
         "XLA_FLAGS none (now --xla_backend_optimization_level=1)"
     ]

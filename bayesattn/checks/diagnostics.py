@@ -29,14 +29,13 @@ from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
 from bayesattn.models.draws import Draws, opened
 from bayesattn.models.stored_model import architecture_in
+from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.theory.bartlett import may_have_modes_apart
 
 GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """Thresholds of Vehtari et al. (2021) and Betancourt (2016)."""
 MOST_BIAS = 0.05
 """Largest step-size bias, in standard deviations: about the Monte Carlo error at an effective sample size of 400."""
-FEWEST_ROUND_TRIPS = 20
-"""Least number of round trips, of all chains together, at which tempering says how much weight each mode has."""
 WATCHED_PREDICTIONS = 20
 QUANTITY_NAMES = {
     "order_parameter": "U",
@@ -66,7 +65,7 @@ class Diagnostics(Described):
     quantities that do not vary in any chain, `stuck` those among them that differ between chains, so that their R-hat is
     infinite. `uncrossed` names the pairs of rows of U whose entry has one sign in each chain, for networks that may have
     modes apart (`bayesattn.theory.bartlett.may_have_modes_apart`) and draws that were not tempered; `round_trips` is the
-    number of round trips of tempered chains between posterior and prior. `weight_space` says whether the draws are
+    least number of round trips of a tempered chain between posterior and prior. `weight_space` says whether the draws are
     known to come from a parameterisation that samples weights.
     """
 
@@ -138,11 +137,7 @@ class Diagnostics(Described):
                 " a network this narrow may have modes that no chain has reached, which R-hat does not show; draw with"
                 " sampler='tempered'"
             )
-        if self.round_trips < FEWEST_ROUND_TRIPS:
-            notes.append(
-                f"replicas made {self.round_trips:.0f} round trips between posterior and prior, fewer than"
-                f" {FEWEST_ROUND_TRIPS}: the weights of modes are not known; draw longer, or with more replicas"
-            )
+        notes += doubts_about_trips(self.round_trips)
         if self.pareto_k > MOST_PARETO_K:
             notes.append(
                 f"the tails of U^2 are heavy: Pareto k is {self.pareto_k:.2f}, above {MOST_PARETO_K}: values too rare"
@@ -252,7 +247,7 @@ def diagnose(draws: Draws) -> Diagnostics:
             if "round_trips" not in statistics:  # Tempered replicas have been where signs change.
                 found["uncrossed"] = _uncrossed(draws, watched["order_parameter"])
     if "round_trips" in statistics:
-        found["round_trips"] = float(statistics["round_trips"].max("draw").sum())
+        found["round_trips"] = float(statistics["round_trips"].max("draw").min())
     return Diagnostics(
         **found,
         chains=chains,

@@ -120,7 +120,12 @@ class Validation(Described):
     @property
     def usable(self) -> bool:
         """Whether the chains mixed well enough for a verdict; always False for a single chain."""
-        return not doubts_about("U", self.diagnostics.chains, self.rhat, self.ess)
+        return not self._unmixed()
+
+    def _unmixed(self) -> list[str]:
+        """Doubts about the draws, whatever they are compared with."""
+        found = self.diagnostics
+        return doubts_about("U", found.chains, self.rhat, self.ess, found.round_trips)
 
     @cached_property
     def entries(self) -> Compared:
@@ -223,7 +228,7 @@ class Validation(Described):
 
     def doubts(self) -> list[str]:
         """Reasons why the draws cannot tell, one sentence each; empty unless the verdict is "cannot tell"."""
-        if unmixed := doubts_about("U", self.diagnostics.chains, self.rhat, self.ess):
+        if unmixed := self._unmixed():
             return unmixed
         if self.verdict != CANNOT_TELL:
             return []

@@ -4,6 +4,8 @@ from collections.abc import Collection
 
 import numpy as np
 
+from bayesattn.samplers.stopping import doubts_about_trips
+
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
 """Verdicts in the order of the exit statuses of `bayesattn validate`."""
 LEVEL = 0.01
@@ -23,9 +25,14 @@ DRAWS_PER_FREEDOM = 3
 """Effective sample size per degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
 
 
-def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> list[str]:
-    """Reasons why draws cannot decide anything, one sentence each: chains that did not mix, or too few draws."""
-    doubts = []
+def doubts_about(
+    name: str, chains: int, rhat: np.ndarray, ess: np.ndarray, round_trips: float = float("nan")
+) -> list[str]:
+    """Reasons why draws cannot decide anything, one sentence each: chains that did not mix, or too few draws.
+
+    `round_trips` is the least number of a chain, NaN of draws that are not tempered.
+    """
+    doubts = doubts_about_trips(round_trips)
     if chains < 2:
         doubts.append("one chain alone cannot show that it has mixed: draw several")
     elif np.isposinf(worst := np.max(rhat)):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DATA_GROUPS = ("observed_data", "constant_data")
 """Groups that contain the data of a posterior."""
+TEMPERING_AXES = {name: ["power"] for name in ("powers", "log_likelihoods", "replica_at")}
+"""Axes of the statistics of tempered draws."""
 Groups = dict[str, dict[str, np.ndarray]]
 """Group -> variable -> array."""
 
@@ -23,7 +25,7 @@ Groups = dict[str, dict[str, np.ndarray]]
 def axes(model: Posterior) -> dict[str, list[str]]:
     """Names of the axes of each variable, except chain and draw; with several outputs, "path" of U is (path, output)."""
     if not is_network(model):
-        return {
+        return TEMPERING_AXES | {
             "latent": ["value_feature", "feature"],
             "prediction": ["query", "value_feature"],
             "values": ["token", "value_feature"],
@@ -31,7 +33,7 @@ def axes(model: Posterior) -> dict[str, list[str]]:
             "query_features": ["query", "feature"],
         }
     output = ["output"] * len(model.architecture.output_axes)
-    common = {
+    common = TEMPERING_AXES | {
         "order_parameter": ["path", "other_path"],
         "prediction": ["test_example", *output],
         "readout": ["path", "feature"],

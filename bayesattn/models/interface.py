@@ -34,6 +34,11 @@ STATISTICS = {
     "energy": "energy",
     "accept_prob": "acceptance_rate",
     "num_steps": "n_steps",
+    "adapt_state.powers": "powers",
+    "log_likelihoods": "log_likelihoods",
+    "replica_at": "replica_at",
+    "round_trips": "round_trips",
+    "restarts": "restarts",
 }
 """Fields of the states of NumPyro's kernels, and their names in ArviZ's sample_stats."""
 

@@ -10,22 +10,25 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import begin_drawing
-from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.random import branch, fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.posterior import Posterior
 from bayesattn.samplers import curvature, external
-from bayesattn.samplers.job import MINIBATCHED, SAMPLERS, Job
+from bayesattn.samplers.job import MINIBATCHED, SAMPLERS, WITH_REPLICAS, Job
+from bayesattn.samplers.pilot import suited_replicas
 from bayesattn.samplers.program import Program, program_of
 from bayesattn.samplers.stopping import Goal
+from bayesattn.samplers.tempered import AUTO
 
 MOST_DRAWS_PER_BLOCK = 250
 MOST_BYTES_PER_BLOCK = 2**25
@@ -127,16 +130,22 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         # A pair has the coordinates of `log_density`.
         if not pair and job.parameterisation == "collapsed" and has_fixed_attention(model):
             prepared = curvature.refined(model, prepared)
-    posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **prepared)
+    arrays = {name: array for name, array in prepared.items() if name != "replicas"}
+    posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **arrays)
+    key, options = stream(job.seed, "chains", fingerprint(model), job.sampler_name, job.parameterisation), job.options
+    if job.sampler in WITH_REPLICAS and options.get("replicas", AUTO) == AUTO:
+        if "replicas" not in prepared:
+            found = suited_replicas(kind.program, branch(key, "pilot"), posterior)
+            prepared = prepared | {"replicas": jnp.array(found)}
+        options = {**options, "replicas": int(prepared["replicas"])}
     if pair:
         external.require_density(job.kernel, posterior)
     vectorised = job.chain_method == "vectorised"
-    chain_program = program_of(posterior, job.kernel, job.options, job.warmup, tuple(job.keep), vectorised)
+    chain_program = program_of(posterior, job.kernel, options, job.warmup, tuple(job.keep), vectorised)
     shapes = chain_program.shapes(posterior)
     if not shapes["posterior"]:
         raise BayesattnError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS_PER_BLOCK, MOST_BYTES_PER_BLOCK // bytes_per_draw(shapes)))
-    key = stream(job.seed, "chains", fingerprint(model), job.sampler_name, job.parameterisation)
     return Plan(chain_program, posterior, prepared, shapes, block, key)
 
 

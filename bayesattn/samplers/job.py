@@ -261,7 +261,7 @@ CHECKS: dict[str, Callable[[str, object], object]] = {
     "minibatch": positive_integer,
     "num_steps": positive_integer,
     "regularize_mass_matrix": truth,
-    "replicas": lambda name, value: positive_integer(name, value, 2),
+    "replicas": tempered.checked_replicas,
     "step_size": positive,
     "steps": positive_integer,
     "target_accept_prob": _probability,

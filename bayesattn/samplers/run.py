@@ -115,7 +115,7 @@ def sample(
                 raise
             warnings.warn(f"interrupted: {kept} of {job.kept} draws of each chain are there", stacklevel=3)
     if target_ess is None:
-        warn_of_poor_mixing(recorder.outputs["posterior"], kept)
+        warn_of_poor_mixing(recorder.outputs["posterior"], kept, recorder.outputs["sample_stats"])
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = axis_names(model) | {"draw": job.draw_numbers[:kept]}
     tree = tree_of(outputs | data_groups(model), coords, axes(model))

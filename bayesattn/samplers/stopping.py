@@ -21,6 +21,8 @@ The counts at which checks take place do not depend on the speed of the machine.
 """
 LARGEST_RHAT, FEWEST_EFFECTIVE_DRAWS, MOST_JUDGED_ENTRIES = 1.05, 50, 50
 """Largest R-hat and least effective sample size of all chains together that pass without a warning, and entries judged."""
+FEWEST_ROUND_TRIPS = 10
+"""Least number of round trips of each chain at which tempered draws say how much weight each mode has."""
 FEWEST_DRAWS_FOR_ESS = 4
 """Smallest number of draws of each chain for which an effective sample size is defined."""
 
@@ -90,8 +92,18 @@ def entries(posterior: PlainMapping, count: int) -> Float[np.ndarray, "chain dra
     return values.reshape(*values.shape[:2], -1)
 
 
-def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
-    """Warn if the first `count` posterior draws of each chain disagree between chains, or hold few effective draws.
+def doubts_about_trips(round_trips: "float | np.ndarray") -> list[str]:
+    """Reason why tempered draws do not say how much weight each mode has, one sentence; none if there are trips enough."""
+    if not (fewest := np.min(round_trips)) < FEWEST_ROUND_TRIPS:  # NaN of draws that are not tempered.
+        return []
+    return [
+        f"replicas of a chain made {fewest:.0f} round trips between posterior and prior, fewer than {FEWEST_ROUND_TRIPS}:"
+        " the weights of modes are not known, whatever R-hat is; draw longer"
+    ]
+
+
+def warn_of_poor_mixing(posterior: PlainMapping, count: int, statistics: PlainMapping | None = None) -> None:
+    """Warn if the first `count` draws of each chain disagree between chains, or hold few effective draws or round trips.
 
     Judged are entries of U (or of the latent), predictions and readouts, at most 50 of each. `bayesattn.diagnose` says
     more, and has stricter thresholds.
@@ -101,6 +113,8 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
 
     if count < DRAWS_AT_FIRST_CHECK:
         return
+    for doubt in doubts_about_trips((statistics or {}).get("round_trips", np.full((1, count), np.nan))[:, count - 1]):
+        warnings.warn(doubt, stacklevel=4)
     judged = [entries(posterior, count)] if set(CENTRAL) & posterior.keys() else []
     for name in [name for name in ("prediction", "readout") if name in posterior]:
         values = np.asarray(posterior[name][:, :count])

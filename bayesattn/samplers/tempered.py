@@ -2,31 +2,45 @@
 
 Posteriors of narrow networks with skips and several outputs have several modes. A chain at power 1 does not cross between
 them in thousands of gradients, in any coordinates. Replicas at lower powers do, and neighbouring replicas exchange states.
+At power 0, each transition draws from the prior, exactly, if the program allows it.
 """
 
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
+from jax.scipy.special import erfinv
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
-from numpyro.infer import init_to_sample
+from numpyro.infer import MCMC, init_to_sample
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.infer.util import initialize_model
-from numpyro.primitives import Message, Messenger
+from numpyro.infer.util import constrain_fn, initialize_model
 
 from bayesattn._util.checks import positive, positive_integer
 from bayesattn.errors import BayesattnError
 from bayesattn.samplers.adapter import MOST_ENERGY_ERROR, statistics_of
+from bayesattn.samplers.pilot import draws_prior, potential, prior_draw, suited_replicas
 
-REPLICAS = 12
+AUTO = "auto"
+"""Value of `replicas` for as many as the barrier of a pilot asks for (`suited_replicas`)."""
 MOST_LEAPFROG_STEPS = 64
 """Leapfrog steps of the longest trajectory: exchanges move a replica far, long trajectories do not."""
 LARGEST_DENSE_METRIC = 100
 """Largest number of coordinates for which each replica has a dense metric; in more, it has a scale per coordinate."""
+JITTER = 0.3
+"""Largest deviation of a trajectory's length from its mean, as a share of it.
+
+Of a normal density in many dimensions, a quarter of a period makes the log likelihood independent of the one before: lag-one
+autocorrelations were 0.45 with lengths from 0 to twice the mean, and replicas moved less far.
+"""
 WINDOWS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 3 / 8)
 """Lengths of the warm-up windows as shares of warm-up.
 
@@ -37,6 +51,15 @@ LEAST_POWER = 1e-3
 """Second lowest power of the first ladder."""
 TRANSITIONS_PER_DRAW = 3
 """Assumed number of transitions per independent draw, for the shrinkage of a metric's correlations."""
+
+FIELDS = {
+    "adapt_state.powers": "powers",
+    "log_likelihoods": "log_likelihoods",
+    "replica_at": "replica_at",
+    "round_trips": "round_trips",
+    "restarts": "restarts",
+}
+"""Fields of a state that `bayesattn.tempering` reads, and their names among the sample statistics of draws."""
 
 Replicas = Float[Array, "replica coordinate"]
 PerReplica = Float[Array, " replica"]
@@ -67,11 +90,16 @@ class Adapted(NamedTuple):
         return self.step_sizes[0]
 
 
+AT_ONE, RETURNING, FROM_ZERO = 1, 2, 3
+
+
 class TemperedState(NamedTuple):
     """State of a chain; fields named as in NumPyro's HMCState have the same meaning, for the replica at power 1.
 
-    `num_steps` is the number of gradients of all replicas. `visited` says of the state at each power whether it has been
-    at power 1 (1), and at power 0 since then (2); `round_trips` counts the returns of such states to power 1 since warm-up.
+    `num_steps` is the number of gradients of all replicas. `replica_at` is the number of the replica at each power, and
+    `log_likelihoods` the log likelihoods there. `visited` says where the replica at each power was last since warm-up: at
+    power 1 (`AT_ONE`), at power 0 after power 1 (`RETURNING`), at power 0 only (`FROM_ZERO`), or at neither. `restarts`
+    counts the arrivals at power 1 from power 0, `round_trips` those of replicas that had been at power 1 before.
     """
 
     i: Array
@@ -83,35 +111,31 @@ class TemperedState(NamedTuple):
     mean_accept_prob: Array
     diverging: Array
     replicas: Replicas
+    log_likelihoods: PerReplica
+    replica_at: Int[Array, " replica"]
     visited: Int[Array, " replica"]
     round_trips: Int[Array, ""]
+    restarts: Int[Array, ""]
     adapt_state: Adapted
     seen: Seen
     rng_key: Array
 
 
-class _Power(Messenger):
-    """Handler that raises the likelihood, all observed sites of a NumPyro program, to a power."""
-
-    def __init__(self, power: float | Array):
-        self.power = power
-        super().__init__()
-
-    def process_message(self, msg: Message) -> None:
-        if msg["type"] == "sample" and msg["is_observed"]:
-            msg["scale"] = self.power if msg.get("scale") is None else self.power * msg["scale"]
-
-
 class Tempered(MCMCKernel):
     """Parallel tempering (Geyer 1991) of Hamiltonian trajectories, with non-reversible exchanges (Syed et al. 2022).
 
-    Each transition moves every replica by a trajectory of random length, then proposes to exchange the even or the odd
-    pairs of neighbours, alternately. Warm-up adapts the step size and the metric of each replica, and the powers of the
-    likelihood so that all pairs of neighbours are exchanged equally often.
+    Each transition moves every replica by a trajectory of random length, the same for all in their standard deviations.
+    It then proposes to exchange the even or the odd pairs of neighbours, alternately. The replica at power 0 moves by a draw
+    from the prior instead, if every latent site of the program can be drawn. Warm-up adapts the step size and the metric of
+    each replica, and the powers of the likelihood so that all pairs of neighbours are exchanged equally often.
+
+    `bayesattn.tempering` counts the round trips of the replicas, and computes the evidence. The kernel runs in
+    `numpyro.infer.MCMC` too, its chains one after the other or vectorised.
 
     Args:
         program: NumPyro program; its observed sites and factors are the likelihood.
-        replicas: number of powers of the likelihood, 0 and 1 among them.
+        replicas: number of powers of the likelihood, 0 and 1 among them; "auto" is `suited_replicas`, by a pilot before the
+            first chain, or 12 if the prior cannot be drawn.
         length: mean length of a trajectory in units of a replica's standard deviations.
         step_size: initial step size of the adaptation; the step size itself if `adapt_step_size` is false.
         adapt_step_size: whether warm-up adapts the step sizes to the acceptance probability `target_accept_prob`.
@@ -126,7 +150,7 @@ class Tempered(MCMCKernel):
         self,
         program: Callable,
         *,
-        replicas: int = REPLICAS,
+        replicas: int | str = AUTO,
         length: float = 1.5,
         step_size: float = 0.3,
         adapt_step_size: bool = True,
@@ -134,89 +158,137 @@ class Tempered(MCMCKernel):
         target_accept_prob: float = 0.8,
     ):
         self._program = program
-        self.replicas = positive_integer("replicas", replicas, 2)
+        self.replicas = checked_replicas("replicas", replicas)
         self.length, self.step_size = positive("length", length), positive("step_size", step_size)
         self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
         self.target_accept_prob = positive("target_accept_prob", target_accept_prob)
         if self.target_accept_prob >= 1:
             raise BayesattnError(f"target_accept_prob must be below 1, got {target_accept_prob}")
 
+    @classmethod
+    def of_density(cls, log_density: Callable, reference: dist.Distribution, **options: Any) -> "Tempered":
+        """Kernel for a log density of one array, tempered from a reference distribution that covers it.
+
+        Args:
+            log_density: function of an array of the shape of a draw from `reference`.
+            reference: NumPyro distribution, such as `dist.Normal(0, 3).expand([10]).to_event(1)`. The density at power b is
+                proportional to reference^(1 - b) exp(log_density)^b, and the evidence is the integral of exp(log_density).
+            options: as for the class.
+
+        Draws are those of the site "position".
+        """
+
+        def program() -> None:
+            position = numpyro.sample("position", reference)
+            numpyro.factor("density", log_density(position) - jnp.sum(reference.log_prob(position)))
+
+        return cls(program, **options)
+
+    @property
+    def model(self) -> Callable:
+        """The NumPyro program."""
+        return self._program
+
     @property
     def sample_field(self) -> str:
         """Field of the state that contains a draw."""
         return "z"
 
+    @property
+    def default_fields(self) -> tuple[str, ...]:
+        """Fields that `numpyro.infer.MCMC` collects: those that `bayesattn.tempering` reads."""
+        return ("z", "diverging", *FIELDS)
+
+    def get_diagnostics_str(self, state: TemperedState) -> str:
+        """Text for NumPyro's progress bar."""
+        return f"{state.round_trips} round trips. acc. prob={state.mean_accept_prob:.2f}"
+
     def postprocess_fn(self, args: tuple, kwargs: dict) -> Callable:
         """Map from unconstrained sites to the sites of the program."""
-        return partial(self._postprocess, 1.0)(*args, **kwargs)
+        return partial(constrain_fn, self._program, args, kwargs, return_deterministic=True)
 
     def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None) -> TemperedState:
-        """State before the first step, with all replicas at one point; warm-up takes `num_warmup` transitions."""
-        key, program_key = jax.random.split(rng_key)
+        """State before the first step, with all replicas at one point; warm-up takes `num_warmup` transitions.
+
+        Raises ValueError if `replicas` is "auto" while JAX traces, as `numpyro.infer.MCMC` does with parallel chains.
+        """
         kwargs = model_kwargs or {}
-
-        def program(power: float | Array, *args: object, **kwargs: object) -> None:
-            with _Power(power):
-                return self._program(*args, **kwargs)
-
-        info = initialize_model(
-            program_key,
-            program,
-            dynamic_args=True,
-            init_strategy=init_to_sample,
-            model_args=(1.0, *model_args),
-            model_kwargs=kwargs,
-        )
-        self._potential_of, self._postprocess = info.potential_fn, info.postprocess_fn
-        z = info.param_info.z if init_params is None else init_params
-        self.warmup = num_warmup
+        if self.replicas == AUTO:
+            if isinstance(rng_key, Tracer):
+                raise BayesattnError(
+                    "replicas must be a number if chains run in parallel, since a pilot finds it before them, got 'auto':"
+                    " take chain_method='vectorized' or 'sequential'"
+                )
+            first = rng_key if _is_one(rng_key) else rng_key[0]
+            self.replicas = suited_replicas(self._program, first, *model_args, **kwargs)
+        self.draws_prior, self.warmup = draws_prior(self._program, *model_args, **kwargs), num_warmup
         lengths = [max(SHORTEST_WINDOW, int(share * num_warmup)) for share in WINDOWS]
-        self._ends = jnp.array([end for end in accumulate(lengths) if end < num_warmup] or [-1])
-        flat, count = ravel_pytree(z)[0], self.replicas
+        self._ends = np.array([end for end in accumulate(lengths) if end < num_warmup] or [-1])
+        start = partial(self._start, args=model_args, kwargs=kwargs)
+        return jax.jit(start if _is_one(rng_key) else jax.vmap(start))(rng_key, init_params)
+
+    def _start(self, key: Key[Array, ""], z: PyTree[Array] | None, args: tuple, kwargs: dict) -> TemperedState:
+        """State of one chain before the first step, at `z` or else at a draw from the prior."""
+        key, program_key = jax.random.split(key)
+        if z is None:
+            z = initialize_model(
+                program_key, self._program, init_strategy=init_to_sample, model_args=args, model_kwargs=kwargs
+            ).param_info.z
+        flat, count = ravel_pytree(z)[0], int(self.replicas)
         shape = (count, flat.size, flat.size) if flat.size <= LARGEST_DENSE_METRIC else (count, flat.size)
         powers = jnp.append(jnp.geomspace(1.0, LEAST_POWER, count - 1), 0.0)
         scales = jnp.broadcast_to(jnp.eye(flat.size) if len(shape) == 3 else jnp.ones(flat.size), shape)
-        value, gradient = jax.value_and_grad(partial(self._potential_of, 1.0)(*model_args, **kwargs))(z)
+        value, gradient = jax.value_and_grad(partial(potential, self._program, args, kwargs, 1.0))(z)
         return TemperedState(
-            jnp.array(0),
-            z,
-            value,
-            gradient,
-            jnp.array(0),
-            jnp.zeros(()),
-            jnp.zeros(()),
-            jnp.array(False),
-            jnp.broadcast_to(flat, (count, flat.size)),
-            jnp.zeros(count, int),
-            jnp.array(0),
-            Adapted(powers, jnp.full(count, self.step_size), scales),
-            _empty_statistics(shape),
-            key,
+            i=jnp.array(0),
+            z=z,
+            potential_energy=value,
+            z_grad=gradient,
+            num_steps=jnp.array(0),
+            accept_prob=jnp.zeros(()),
+            mean_accept_prob=jnp.zeros(()),
+            diverging=jnp.array(False),
+            replicas=jnp.broadcast_to(flat, (count, flat.size)),
+            log_likelihoods=jnp.zeros(count),
+            replica_at=jnp.arange(count),
+            visited=jnp.zeros(count, int),
+            round_trips=jnp.array(0),
+            restarts=jnp.array(0),
+            adapt_state=Adapted(powers, jnp.full(count, self.step_size), scales),
+            seen=_empty_statistics(shape),
+            rng_key=key,
         )
 
     def sample(self, state: TemperedState, model_args: tuple, model_kwargs: dict | None) -> TemperedState:
-        """State after one more transition: trajectories of all replicas, then exchanges."""
+        """State after one more transition: moves of all replicas, then exchanges."""
+        if state.i.ndim:
+            return jax.vmap(lambda each: self.sample(each, model_args, model_kwargs))(state)
         key, move_key, exchange_key = jax.random.split(state.rng_key, 3)
         unravel, kwargs = ravel_pytree(state.z)[1], model_kwargs or {}
-        powers = state.adapt_state.powers
+        tuned, count = state.adapt_state, len(state.replicas)
 
-        def potential(position: Array, power: Array) -> Array:
-            value = self._potential_of(power, *model_args, **kwargs)(unravel(position))
+        def energy(position: Array, power: Array) -> Array:
+            value = potential(self._program, model_args, kwargs, power, unravel(position))
             return jnp.where(jnp.isnan(value), jnp.inf, value)
 
-        move = partial(_trajectory, potential, self.length)
-        keys = jax.random.split(move_key, self.replicas)
-        # Sequentially, because trajectories differ in their number of steps.
-        moves = jax.lax.map(move, (keys, state.replicas, *state.adapt_state))
-        order, probability = _exchanges(exchange_key, powers, moves.log_likelihood, state.i)
+        length_key, *keys = jax.random.split(move_key, count + 1)
+        length = self.length * jax.random.uniform(length_key, minval=1 - JITTER, maxval=1 + JITTER)
+        move = partial(_trajectory, energy, length)
+        moving = count - self.draws_prior
+        moves = _each(move, jax.tree.map(lambda leaf: leaf[:moving], (jnp.stack(keys), state.replicas, *tuned)))
+        if self.draws_prior:
+            sites = prior_draw(self._program, keys[-1], *model_args, **kwargs)
+            drawn = _at_prior(energy, ravel_pytree(sites)[0], state.replicas[-1])
+            moves = jax.tree.map(lambda several, one: jnp.append(several, one[None], axis=0), moves, drawn)
+        order, probability = _exchanges(exchange_key, tuned.powers, moves.log_likelihood, state.i)
         replicas = moves.position[order]
-        value, gradient = jax.value_and_grad(potential)(replicas[0], powers[0])
+        value, gradient = jax.value_and_grad(energy)(replicas[0], tuned.powers[0])
         warming = state.i < self.warmup
-        count = jnp.where(warming, state.i, state.i - self.warmup) + 1
+        done = jnp.where(warming, state.i, state.i - self.warmup) + 1
         accept_prob = moves.accept_prob[0]
-        visited = state.visited[order]
-        returned = (visited[0] == 2) & ~warming
-        visited = visited.at[-1].set(2 * (visited[-1] > 0)).at[0].set(1)
+        visited = jnp.where(state.i == self.warmup, 0, state.visited)[order]
+        returned, arrived = (visited[0] == RETURNING) & ~warming, (visited[0] >= RETURNING) & ~warming
+        visited = visited.at[-1].set(jnp.array([FROM_ZERO, RETURNING, RETURNING, FROM_ZERO])[visited[-1]])
         following = state._replace(
             i=state.i + 1,
             z=unravel(replicas[0]),
@@ -224,11 +296,14 @@ class Tempered(MCMCKernel):
             z_grad=unravel(gradient),
             num_steps=jnp.sum(moves.gradients) + 1,
             accept_prob=accept_prob,
-            mean_accept_prob=state.mean_accept_prob + (accept_prob - state.mean_accept_prob) / count,
+            mean_accept_prob=state.mean_accept_prob + (accept_prob - state.mean_accept_prob) / done,
             diverging=moves.energy_error[0] > MOST_ENERGY_ERROR,
             replicas=replicas,
-            visited=visited,
+            log_likelihoods=moves.log_likelihood[order],
+            replica_at=state.replica_at[order],
+            visited=visited.at[0].set(AT_ONE),
             round_trips=state.round_trips + returned,
+            restarts=state.restarts + arrived,
             rng_key=key,
         )
         adapted = partial(self._adapted, moves.accept_prob, probability)
@@ -252,11 +327,42 @@ class Tempered(MCMCKernel):
         return state._replace(adapt_state=tuned, seen=seen)
 
     def statistics(self, state: TemperedState) -> dict[str, Array]:
-        """Sample statistics of one draw, under ArviZ's names; n_steps is the number of gradients of all replicas.
+        """Sample statistics of one draw, under ArviZ's names, and those of `FIELDS`.
 
-        `round_trips` counts, from the end of warm-up to this draw, the states that went from power 1 to power 0 and back.
+        n_steps is the number of gradients of all replicas.
         """
-        return statistics_of(state) | {"round_trips": state.round_trips}
+        return statistics_of(state) | {name: attrgetter(field)(state) for field, name in FIELDS.items()}
+
+
+def collected(mcmc: object) -> dict[str, np.ndarray] | None:
+    """Statistics of the draws of a `numpyro.infer.MCMC`, by the names of `FIELDS`; None of anything else.
+
+    Raises ValueError if it has not run.
+    """
+    if not isinstance(mcmc, MCMC):
+        return None
+    if mcmc.last_state is None:
+        raise BayesattnError("draws must be a numpyro.infer.MCMC that has run, got one that has not")
+    extra = mcmc.get_extra_fields(group_by_chain=True)
+    return {name: np.asarray(extra[field]) for field, name in FIELDS.items() if field in extra}
+
+
+def checked_replicas(name: str, value: object) -> int | str:
+    """A number of replicas, or "auto"; raises ValueError for anything else."""
+    return AUTO if isinstance(value, str) and value == AUTO else positive_integer(name, value, 2)
+
+
+def _is_one(key: Array) -> bool:
+    """Whether an array of keys is one key, of either of JAX's two forms."""
+    return key.ndim == (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1)
+
+
+def _each(function: Callable, items: PyTree[Array]) -> PyTree[Array]:
+    """Results of a function of each item: one after the other on a CPU, in one batch elsewhere.
+
+    Trajectories differ in their number of steps, and a batch takes as many as the longest.
+    """
+    return jax.lax.map(function, items) if jax.default_backend() == "cpu" else jax.vmap(function)(items)
 
 
 class _Moved(NamedTuple):
@@ -273,10 +379,18 @@ _Leap = tuple[Array, Array, tuple[Array, tuple[Array, Array]]]
 """Position, momentum, and the potential with its slopes in position and power."""
 
 
-def _trajectory(potential: Callable, length: float, arguments: tuple[Array, ...]) -> _Moved:
+def _at_prior(potential: Callable, drawn: Array, before: Array) -> _Moved:
+    """Move of the replica at power 0 to a draw from the prior; it stays if the draw is at an edge of a site's support."""
+    position = jnp.where(jnp.all(jnp.isfinite(drawn)), drawn, before)
+    value, slope = jax.jvp(partial(potential, position), (jnp.ones(()),), (jnp.ones(()),))
+    log_likelihood = jnp.where(jnp.isfinite(value), -slope, -jnp.inf)
+    return _Moved(position, log_likelihood, jnp.ones(()), jnp.zeros(()), jnp.array(1))
+
+
+def _trajectory(potential: Callable, length: Array, arguments: tuple[Array, ...]) -> _Moved:
     """Hamiltonian trajectory of a replica, from (key, position, power, step size, scale), with Metropolis acceptance."""
     key, start, power, step, scale = arguments
-    momentum_key, length_key, accept_key = jax.random.split(key, 3)
+    momentum_key, accept_key = jax.random.split(key)
     times, transposed = (jnp.matmul, scale.T) if scale.ndim == 2 else (jnp.multiply, scale)
     # The potential is linear in the power: its slope is minus the log likelihood.
     sloped = jax.value_and_grad(potential, argnums=(0, 1))
@@ -288,8 +402,7 @@ def _trajectory(potential: Callable, length: float, arguments: tuple[Array, ...]
         value_and_slopes = sloped(position, power)
         return position, momentum - step / 2 * times(transposed, value_and_slopes[1][0]), value_and_slopes
 
-    leaps = jnp.ceil(2 * length / step * jax.random.uniform(length_key))
-    leaps = jnp.clip(leaps, 1, MOST_LEAPFROG_STEPS).astype(int)
+    leaps = jnp.clip(jnp.ceil(length / step), 1, MOST_LEAPFROG_STEPS).astype(int)
     momentum = jax.random.normal(momentum_key, start.shape)
     begin = sloped(start, power)
     position, turned, end = jax.lax.fori_loop(0, leaps, leap, (start, momentum, begin))
@@ -308,7 +421,9 @@ def _exchanges(
 
     Exchanges of pairs with an even first index are proposed in even transitions, those with an odd one in odd transitions.
     """
-    probability = jnp.exp(jnp.minimum((powers[:-1] - powers[1:]) * jnp.diff(log_likelihoods), 0.0))
+    differences = jnp.diff(log_likelihoods)
+    # NaN is the difference of two likelihoods of 0.
+    probability = jnp.exp(jnp.minimum((powers[:-1] - powers[1:]) * jnp.nan_to_num(differences, nan=-jnp.inf), 0.0))
     proposed: Bool[Array, " neighbours"] = jnp.arange(len(probability)) % 2 == transition % 2
     moved = (proposed & (jax.random.uniform(key, probability.shape) < probability)).astype(int)
     return jnp.arange(len(powers)).at[:-1].add(moved).at[1:].add(-moved), probability
@@ -317,10 +432,12 @@ def _exchanges(
 def _even_powers(powers: PerReplica, rejected: Float[Array, " neighbours"]) -> PerReplica:
     """Powers between which exchanges are rejected equally often (Syed et al. 2022, section 5.1).
 
-    The cumulative rejection from power 1 down is interpolated linearly in the fourth root of the power, which resolves
-    powers near 0, the prior.
+    Distances between powers add up, rejections near 1 do not: of normal log likelihoods, a rejection r is a distance
+    erfinv(r). The sum from power 1 down is interpolated linearly in the fourth root of the power, which resolves powers near
+    0, the prior.
     """
-    barrier = jnp.append(0.0, jnp.cumsum(rejected + 1e-3))
+    distances = erfinv(jnp.clip(rejected, 1e-3, 1 - 1e-6))
+    barrier = jnp.append(0.0, jnp.cumsum(distances))
     roots = jnp.interp(jnp.linspace(0.0, 1.0, len(powers)) * barrier[-1], barrier, powers**0.25)
     return (roots**4).at[0].set(1.0).at[-1].set(0.0)
 

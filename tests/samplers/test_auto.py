@@ -1,19 +1,13 @@
 """The default sampler: right where posteriors have modes apart; what diagnostics say of chains that stay in one mode."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import numpyro
 import pytest
 import xarray as xr
-from numpyro import distributions as dist
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn.checks.diagnostics import FEWEST_ROUND_TRIPS
 from bayesattn.samplers import Job, stopping, suited_sampler
-from bayesattn.samplers.stopping import warn_of_poor_mixing
-from bayesattn.samplers.tempered import Tempered
+from bayesattn.samplers.stopping import FEWEST_ROUND_TRIPS, warn_of_poor_mixing
 from tests.posteriors import two_modes
 from tests.statistics import agree, near
 
@@ -45,10 +39,12 @@ def test_diagnostics_count_round_trips(drawn):
     trips = drawn["sample_stats"]["round_trips"].values
     assert np.all(np.diff(trips) >= 0)
     found = ba.diagnose(drawn)
-    assert found.round_trips == trips[:, -1].sum() > FEWEST_ROUND_TRIPS
+    assert found.round_trips == trips[:, -1].min() > FEWEST_ROUND_TRIPS
     assert found.uncrossed == []
     few = drawn.isel(draw=slice(0, 4))
     assert any("round trips between posterior and prior" in each for each in ba.diagnose(few).warnings())
+    with pytest.warns(UserWarning, match="the weights of modes are not known, whatever R-hat is"):
+        warn_of_poor_mixing({}, 100, {"round_trips": np.full((2, 100), 9)})
 
 
 def test_diagnostics_name_signs_that_never_change(drawn):
@@ -100,29 +96,6 @@ def test_a_run_keeps_the_sampler_that_was_chosen(drawn, tmp_path):
         runs.sample(model, tmp_path / "run", sampler="nuts", **SMALL)
 
 
-def test_round_trips_are_those_of_the_replicas():
-    """Against a count by positions, which replicas that hardly move keep."""
-
-    def program():
-        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-        numpyro.sample("y", dist.Normal(x, 5.0), obs=0.0)
-
-    still = {"adapt_step_size": False, "adapt_mass_matrix": False, "step_size": 1e-9, "length": 1e-9}
-    kernel = Tempered(program, replicas=3, **still)
-    state = kernel.init(jax.random.key(0), 0)
-    places = jnp.array([[0.0], [1.0], [2.0]])
-    state = state._replace(replicas=places, z={"x": jnp.array(0.0)})
-    step = jax.jit(lambda s: kernel.sample(s, (), {}))
-    seen, trips = dict.fromkeys(range(3), 0), 0
-    for _ in range(300):
-        state = step(state)
-        first, last = (int(np.round(np.asarray(state.replicas[end, 0]))) for end in (0, -1))
-        trips += seen[first] == 2
-        seen[first] = 1
-        seen[last] = 2 * (seen[last] > 0)
-    assert int(state.round_trips) == trips > 20
-
-
 def test_chains_that_have_not_mixed_are_told():
     rng = np.random.default_rng(0)
     good = rng.normal(size=(2, 100, 1, 1))
@@ -142,4 +115,4 @@ def test_sampling_itself_says_that_chains_have_not_mixed(drawn, monkeypatch):
     model, _ = two_modes()
     monkeypatch.setattr(stopping, "FEWEST_EFFECTIVE_DRAWS", 150)
     with pytest.warns(UserWarning, match="chains have not mixed"):
-        ba.sample(model, **SMALL | {"chains": 2, "draws": 100})
+        ba.sample(model, "nuts", **SMALL | {"chains": 2, "draws": 100})

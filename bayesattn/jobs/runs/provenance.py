@@ -21,7 +21,7 @@ from bayesattn._util.random import digest
 from bayesattn.models import parameterisation_of
 from bayesattn.models.posterior import Posterior
 from bayesattn.models.stored_model import plain_table
-from bayesattn.samplers import DRAWS_VERSION, Job
+from bayesattn.samplers import DRAWS_VERSIONS, Job
 
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
 DRAW_ENVIRONMENT = (
@@ -58,14 +58,14 @@ def identity(model: Posterior, job: Job) -> str:
     return digest([table, settings], *(absent if array is None else array for array in arrays))
 
 
-def environment() -> PlainDict:
-    """Versions, precision, device and machine of the current environment, and JAX flags that differ from the defaults."""
+def environment(sampler: str) -> PlainDict:
+    """Versions, that of the sampler among them, precision, device, machine, JAX flags that differ from the defaults."""
     device = next(iter(jnp.zeros(0).devices()))
     flags = {
         name: getattr(jax.config, name, jax.config.values.get(name, usual)) for name, usual in DEFAULT_FLAGS.items()
     }
     return _software() | {
-        "draws_version": DRAWS_VERSION,
+        "draws_version": DRAWS_VERSIONS.get(sampler, DRAWS_VERSIONS["nuts"]),
         "python": platform.python_version(),
         "dtype": str(jnp.zeros(0).dtype),
         "device": f"{device.platform} {device.device_kind}",

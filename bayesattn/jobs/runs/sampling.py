@@ -149,7 +149,7 @@ class _Request(NamedTuple):
         for leftover in run.path.rglob("*.partial"):
             with suppress(OSError):
                 leftover.unlink(missing_ok=True)
-        run.log(event="start", pid=os.getpid(), environment=environment())
+        run.log(event="start", pid=os.getpid(), environment=environment(self.job.sampler_name))
         try:
             ready = ready or self._plan(run.checkpoint(())[1])
             advance(ready, self.job, _Recorder(run), self.progress, self.threads, self.goal)
@@ -243,7 +243,7 @@ def require_same(run: Run, model: Posterior, job: Job) -> None:
 
 def require_same_environment(run: Run) -> None:
     """Raise RunError, which names the differences, unless this environment would continue the draws bit for bit."""
-    if changed := differences(run.description["environment"], environment()):
+    if changed := differences(run.description["environment"], environment(run.job.sampler_name)):
         raise RunError(
             f"{run.path} was begun with {', '.join(changed)}: resumed, its draws would not be those of one run;"
             " resume it in that environment, choose another folder, or replace it with overwrite=True (--overwrite)"

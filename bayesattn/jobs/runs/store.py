@@ -145,7 +145,7 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
             description = {
                 "format": FORMAT,
                 "identity": provenance.identity(model, job),
-                "environment": provenance.environment(),
+                "environment": provenance.environment(job.sampler_name),
             } | described(model, job.parameterisation == "token")
             _write_groups(zarr.create_group(new, zarr_format=3), model, job, ready)
             write_checkpoint(checkpoint_file(new, ()), {"run": description["identity"]}, ready.prepared)

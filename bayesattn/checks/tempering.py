@@ -1,0 +1,181 @@
+"""Draws by parallel tempering: round trips of the replicas, barriers between powers, and the evidence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import special
+
+from bayesattn._util.text import Described, with_error
+from bayesattn.errors import BayesattnError
+from bayesattn.models.arviz import dataset
+from bayesattn.models.draws import Draws, opened
+from bayesattn.samplers.stopping import doubts_about_trips
+from bayesattn.samplers.tempered import FIELDS, collected
+from bayesattn.theory.evidence import LARGEST_RELIABLE_ERROR
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpyro.infer import MCMC
+
+MOST_BATCHES = 30
+TRIPS_SHOWN, MOST_TICKS = 5, 8
+"""Round trips of a replica that the figure has room for, and powers that it names."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tempering(Described):
+    """How replicas moved between posterior and prior, and the evidence that they give.
+
+    Args:
+        powers: powers of the likelihood in each chain, from 1 to 0.
+        barriers: probability that an exchange of neighbours was rejected, for each pair of neighbouring powers.
+        round_trips: number of ways of a replica from power 1 to power 0 and back, in each chain.
+        restarts: number of arrivals at power 1 from power 0, in each chain.
+        replica_at: number of the replica at each power, in each draw.
+        log_evidence: log p(Y), the log of the mean likelihood under the prior.
+        error: standard error of `log_evidence`: +- 2 errors is the 95 % interval. NaN for one chain of few round trips.
+        reliable: whether each chain made 10 round trips or more, and the error is at most 0.3.
+    """
+
+    powers: Float[np.ndarray, "chain power"]
+    barriers: Float[np.ndarray, "chain pair"]
+    round_trips: Int[np.ndarray, " chain"]
+    restarts: Int[np.ndarray, " chain"]
+    replica_at: Int[np.ndarray, "chain draw power"]
+    log_evidence: float
+    error: float
+    reliable: bool
+
+    @property
+    def barrier(self) -> float:
+        """Sum of the rejection probabilities from power 1 to power 0, mean of the chains.
+
+        With twice as many replicas, exchanges would cost half as many transitions of all of them as with many more
+        (Syed et al. 2022).
+        """
+        return float(self.barriers.sum(1).mean())
+
+    @property
+    def most_round_trips(self) -> float:
+        """Round trips of a chain if states at a power were independent: n / (2 + 2 sum r / (1 - r)) of n draws."""
+        rates = 1 / (2 + 2 * np.sum(self.barriers / (1 - self.barriers), axis=1))
+        return float(self.replica_at.shape[1] * rates.mean())
+
+    def warnings(self) -> list[str]:
+        """Reasons why the draws do not say how much weight each mode has, one sentence each."""
+        return doubts_about_trips(self.round_trips)
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        chains, draws, replicas = self.replica_at.shape
+        trips = ", ".join(map(str, self.round_trips))
+        rows = {
+            "round trips": f"{trips} (at most about {self.most_round_trips:.0f} of each chain)",
+            "barrier": f"{self.barrier:.2f}; exchanges rejected with probability {self.barriers.min():.2f} to"
+            f" {self.barriers.max():.2f}",
+            "log evidence": with_error(self.log_evidence, self.error) + ("" if self.reliable else ", not reliable"),
+        }
+        if notes := self.warnings():
+            rows["warnings"] = "; ".join(notes)
+        return f"Tempering of {chains} chains of {draws} draws at {replicas} powers", rows
+
+    def figure(self, chain: int = 0) -> "Figure":
+        """Figure: ways of the replicas of a chain through the powers, as long as some round trips; barrier by power."""
+        from matplotlib import pyplot as plt
+
+        draws, replicas = self.replica_at.shape[1:]
+        trips = max(1, int(self.round_trips[chain]))
+        rungs = np.argsort(self.replica_at[chain], axis=1)[: TRIPS_SHOWN * draws * replicas // trips]
+        figure = plt.figure(figsize=(10, 3.4), layout="constrained")
+        ways, barrier = figure.subplots(1, 2, width_ratios=(2, 1))
+        ways.plot(rungs, color="0.82", lw=0.4)
+        ways.plot(rungs[:, 0], color="#0072B2", lw=1.4)
+        ways.set(
+            title=f"replicas of chain {chain}: {self.round_trips[chain]} round trips in {draws} draws",
+            xlabel="draw",
+            ylabel="power of the likelihood",
+            ylim=(replicas - 0.5, -0.5),
+        )
+        ticks = np.unique(np.linspace(0, replicas - 1, min(replicas, MOST_TICKS)).astype(int))
+        ways.set_yticks(ticks, [f"{power:.2g}" for power in self.powers[chain][ticks]])
+        for number, (powers, rejected) in enumerate(zip(self.powers, self.barriers, strict=True)):
+            # The lowest pair, which ends at power 0, is shown at half its upper power.
+            middle = np.append(np.sqrt(powers[:-2] * powers[1:-1]), powers[-2] / 2)
+            barrier.plot(middle, rejected, "o-", ms=3, lw=0.8, label=f"chain {number}")
+        barrier.set(
+            title=f"barrier {self.barrier:.2f}",
+            xlabel="power of the likelihood",
+            ylabel="exchanges rejected",
+            xscale="log",
+            ylim=(0, 1),
+        )
+        plt.close(figure)
+        return figure
+
+
+def tempering(draws: "Draws | MCMC") -> Tempering:
+    """Round trips, barriers and evidence of draws by parallel tempering.
+
+    The evidence is by stepping stones between neighbouring powers b > c (Xie et al. 2011), here from both sides:
+    p_b(Y) / p_c(Y) = E_c[L^((b - c) / 2)] / E_b[L^(-(b - c) / 2)], with L the likelihood. Its error is from the scatter of
+    the chains, and from a jackknife over batches of each chain in which each replica makes a round trip on average.
+
+    Args:
+        draws: result of `bayesattn.sample` by the sampler "tempered", a `bayesattn.runs.Run` or its folder; or a
+            `numpyro.infer.MCMC` of the kernel `bayesattn.samplers.Tempered` that has run.
+
+    Raises ValueError for draws that were not tempered, and an MCMC that has not run.
+    """
+    found = _statistics(draws)
+    powers, logs = found["powers"][:, -1], found["log_likelihoods"]
+    steps = powers[:, :-1] - powers[:, 1:]
+    barriers = 1 - np.exp(np.minimum(steps[:, None] * np.diff(logs), 0)).mean(1)
+    trips, restarts = (found[name][:, -1].astype(int) for name in ("round_trips", "restarts"))
+    value, error = _evidence(steps, logs, batches=int(np.clip(trips.min() // powers.shape[1], 1, MOST_BATCHES)))
+    return Tempering(
+        powers=powers,
+        barriers=barriers,
+        round_trips=trips,
+        restarts=restarts,
+        replica_at=found["replica_at"].astype(int),
+        log_evidence=value,
+        error=error,
+        reliable=bool(not doubts_about_trips(trips) and error <= LARGEST_RELIABLE_ERROR),
+    )
+
+
+def _statistics(draws: "Draws | MCMC") -> Mapping[str, Any]:
+    """Statistics of tempered draws by name, with the axes (chain, draw, ..)."""
+    if (found := collected(draws)) is None:
+        statistics = dataset(opened(cast("Draws", draws)), "sample_stats")
+        found = {name: statistics[name].values for name in FIELDS.values() if name in statistics}
+    if len(found) < len(FIELDS):
+        raise BayesattnError("draws must be by the sampler 'tempered' (bayesattn.samplers.Tempered), got others")
+    return found
+
+
+def _evidence(
+    steps: Float[np.ndarray, "chain pair"], logs: Float[np.ndarray, "chain draw power"], batches: int
+) -> tuple[float, float]:
+    """log p(Y) and its standard error; NaN for one chain of one batch."""
+    chains, draws = logs.shape[:2]
+    halves = steps[:, None] / 2
+    # A likelihood of 0 is at power 0 alone, where 0 is its share in the mean.
+    below, above = halves * logs[:, :, 1:], -halves * logs[:, :, :-1]
+
+    def of(kept: np.ndarray) -> np.ndarray:
+        ratios = special.logsumexp(below[:, kept], axis=1) - special.logsumexp(above[:, kept], axis=1)
+        return ratios.sum(1)
+
+    values = of(np.ones(draws, bool))
+    scatter = np.std(values, ddof=1) / np.sqrt(chains) if chains > 1 else np.nan
+    # +- 2 errors is the 95 % interval, by Student's law.
+    errors = [scatter * special.stdtrit(max(chains - 1, 1), 0.975) / 2]
+    if batches > 1:
+        batch = np.arange(draws) * batches // draws
+        left_out = np.array([of(batch != number) for number in range(batches)])
+        variances = (batches - 1) * np.var(left_out, axis=0)
+        errors.append(np.sqrt(variances.sum()) / chains * special.stdtrit(chains * (batches - 1), 0.975) / 2)
+    return float(values.mean()), float(np.nan if np.isnan(errors).all() else np.nanmax(errors))
