@@ -1,26 +1,28 @@
 """Which attention does the posterior choose? Hidden Markov chains with hand-made, random, trained and sampled heads.
 
-`uv run python benchmarks/learned_attention.py [--fast] [--figure FILE]` draws the posterior of all weights, queries and
-keys among them, at N = 10, 100, 1000 and 10^9, which is the limit of infinite width to nine digits, and holds it against
-networks with fixed heads: the hand-made ones of the task, random ones, and those of a network trained by gradients. It
-writes one JSON file for each cell, goes on with what is missing if run again, and prints a table. `--fast` takes a tiny
-task, whose numbers mean nothing. The cells of fixed heads took 13 minutes in all on two busy cores; each of sampled heads
-takes most of an hour of one core.
+`uv run python benchmarks/learned_attention.py [--examples 25 50 100] [--widths ..] [--seeds ..] [--figure FILE] [--fast]`
+draws the posterior of all weights, queries and keys among them, at N = 10, 100, 1000 and 10^9, which is the limit of
+infinite width to nine digits, and holds it against networks with fixed heads: the hand-made ones of the task, random ones,
+and those of a network trained by gradients. Key width is the rank of the hand-made head, so that sampled heads can equal it.
+It writes one file for each cell, goes on with what is missing if run again, and prints a table. `--fast` takes a tiny task,
+whose numbers mean nothing.
 
 - accuracy: of the mean predictor on the test sequences.
-- log evidence: log p(Y | heads) by `bayesattn.theory.evidence`; of sampled heads log p(Y), by tempered sequential Monte
-  Carlo.
+- log evidence: log p(Y | heads) by `bayesattn.theory.evidence`; of sampled heads log p(Y), by parallel tempering, and by
+  tempered sequential Monte Carlo (annealed).
 - U: share of each path in tr U, in the order of the paths; heads of a layer that are sampled are exchangeable, so each
   draw's heads are put in the order of their alignment with the hand-made head (layer 1) and of their share in tr U
   (layer 2).
 - alignment: cosine between the attention that the best aligned head of layer 1 pays and that of the hand-made same-token
   head, both without the uniform part, over the test sequences; beside it that of heads from the prior.
+- R-hat: of the predictions, between runs that began with heads from the prior, trained ones and hand-made ones.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,49 +32,69 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import xarray as xr
+from numpyro.infer import MCMC
 
 import bayesattn as ba
-from bayesattn.checks.diagnostics import diagnose
+from bayesattn._util.text import with_error
 from bayesattn.jobs.plots.style import palette
+from bayesattn.models import CollapsedAttention
 from bayesattn.samplers.smc import anneal
 from bayesattn.tasks import HiddenMarkov
 from bayesattn.theory.predictor import right
 
 WIDTHS = (10, 100, 1000, 10**9)
-HEADS = ("hand-made", "random", "trained", "sampled")
-TEMPERATURE, KEY_WIDTH, VARIANCE = 0.1, 4, 0.3
+HEADS = ("hand-made", "random", "trained", "sampled", "annealed")
+STARTS = ("prior", "trained", "hand-made")
+"""Heads with which runs of sampled heads begin."""
+TEMPERATURE, KEY_WIDTH, VARIANCE = 0.1, 13, 0.3
 """T, G, and the prior variance of the entries of queries and keys: logits then deviate by about 5.
 
-The matrix of the hand-made head has rank 13, so no head of key width 4 equals it: cut to its four largest
-singular values, it has alignment 0.17.
+G is the rank of the matrix of the hand-made head, so that a sampled head can equal it.
 """
-FULL = {"examples": 100, "test_examples": 400, "tokens": 12, "dimension": 16}
-FAST = {"examples": 10, "test_examples": 20, "tokens": 4, "dimension": 4}
+FULL = {"test_examples": 400, "tokens": 12, "dimension": 16}
+FAST = {"test_examples": 20, "tokens": 4, "dimension": 4}
 NOISE = {"stay_probability": 0.8, "noise_difference": 0.3, "noise_sum": 0.3, "noise_orthogonal": 0.3}
 """Chains of which hand-made heads tell 98 % apart, and random ones hardly any."""
-SAMPLING, WIDE_SAMPLING, FAST_SAMPLING = (4, 600, 1000), (4, 400, 600), (2, 50, 60)
-"""Chains, warm-up and draws of each, up to N = 100, for wider networks, and with --fast."""
+WARMUP, DRAWS, FAST_DRAWS = 300, 1500, 60
+"""Transitions of a run's warm-up, and draws."""
+KEPT = 300
+"""Draws of which predictions are kept."""
+EXAMPLES = (25, 50, 100)
+REPLICAS = {25: 14, 50: 18, 100: 24}
+"""Replicas by number of sequences: above twice the barrier."""
 SEQUENCES = 50
 """Number of test sequences on which attention is compared."""
 TRAINING_STEPS, LEARNING_RATE = 2000, 3e-3
 
 
-def model_of(task: HiddenMarkov, width: int) -> ba.AttentionModel:
-    """Posterior of the network that samples queries and keys."""
+def model_of(task: HiddenMarkov, width: int, examples: int, key_width: int = KEY_WIDTH) -> ba.AttentionModel:
+    """Posterior of the network that samples queries and keys, of the first chains of a task."""
     data = task.dataset()
     return ba.AttentionModel(
-        inputs=data.inputs,
-        labels=data.labels,
+        inputs=data.inputs[:examples],
+        labels=data.labels[:examples],
         test_inputs=data.test_inputs,
         test_labels=data.test_labels,
         heads=(2, 2),
         widths=(width,) * 3,
-        key_width=KEY_WIDTH,
+        key_width=key_width,
         query_variance=VARIANCE,
         key_variance=VARIANCE,
         temperature=TEMPERATURE,
         name="learned attention",
     )
+
+
+def factored(heads: Any, key_width: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Queries and keys of each layer whose logits are those of bilinear heads, up to the key width."""
+    found = []
+    for layer in heads:
+        left, values, right = np.linalg.svd(np.asarray(layer))
+        roots = np.sqrt(values[:, :, None] * np.sqrt(key_width))
+        pair = (roots * right)[:, :key_width], (roots * np.swapaxes(left, 1, 2))[:, :key_width]
+        missing = key_width - pair[0].shape[1]
+        found.append(tuple(np.pad(each, ((0, 0), (0, missing), (0, 0))) for each in pair))
+    return found
 
 
 def trained_heads(model: ba.AttentionModel, seed: int, steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -120,16 +142,32 @@ def fixed_cell(model: ba.AttentionModel, heads: Any, hand_made: np.ndarray) -> d
     }
 
 
-def sampled_cell(model: ba.AttentionModel, hand_made: np.ndarray, seed: int, fast: bool) -> dict:
-    """Posterior with sampled heads."""
-    began = time.perf_counter()
-    keep = ("order_parameter", "prediction", "queries_keys")
-    wide = model.architecture.widths[0] > 100
-    chains, warmup, count = FAST_SAMPLING if fast else WIDE_SAMPLING if wide else SAMPLING
-    draws = ba.sample(model, chains=chains, warmup=warmup, draws=count, keep=keep, seed=seed, progress=False)
-    posterior, seconds = draws["posterior"].to_dataset(), time.perf_counter() - began
-    mean = posterior["prediction"].mean(("chain", "draw")).values
-    annealed = anneal(model, islands=4, particles=16 if fast else 128, seed=seed)
+def run(model: ba.AttentionModel, heads: list | None, replicas: int, draws: int, seed: int) -> xr.Dataset:
+    """Tempered draws of one chain, begun with these queries and keys, or with some from the prior."""
+    posterior = CollapsedAttention.ready(model)
+    sites = posterior.initial(jax.random.key(seed))
+    if heads is not None:
+        for layer, pair in enumerate(heads, 1):
+            sites |= {
+                f"whitened_{kind}_{layer}": array / np.sqrt(VARIANCE)
+                for kind, array in zip(("queries", "keys"), pair, strict=True)
+            }
+    kernel = ba.samplers.Tempered(type(posterior).program, replicas=replicas)
+    mcmc = MCMC(kernel, num_warmup=WARMUP, num_samples=draws, progress_bar=False)
+    mcmc.run(jax.random.key(seed), posterior, init_params=sites)
+    found = ba.tempering(mcmc)
+    tree = ba.from_numpyro(mcmc.get_samples(group_by_chain=True), model, "collapsed", seed=seed)
+    kept = tree["posterior"].to_dataset().isel(draw=slice(None, None, max(1, draws // KEPT)))
+    numbers = {"log_evidence": found.log_evidence, "evidence_error": found.error, "barrier": found.barrier}
+    numbers |= {"round_trips": int(found.round_trips[0]), "restarts": int(found.restarts[0])}
+    names = ["order_parameter", "prediction", *(f"{kind}_{layer}" for layer in (1, 2) for kind in ("queries", "keys"))]
+    return kept[names].assign_attrs(numbers | {"powers": found.powers[0], "barriers": found.barriers[0]})
+
+
+def sampled_cell(runs: list[xr.Dataset], model: ba.AttentionModel, hand_made: np.ndarray) -> dict:
+    """Numbers of runs of sampled heads that began in different places."""
+    posterior = xr.concat(runs, "chain")
+    logs, errors = (np.array([one.attrs[name] for one in runs]) for name in ("log_evidence", "evidence_error"))
     aligned, shares = [], []
     thin = max(1, posterior.sizes["draw"] // 50)
     for chain in range(posterior.sizes["chain"]):
@@ -142,19 +180,19 @@ def sampled_cell(model: ba.AttentionModel, hand_made: np.ndarray, seed: int, fas
             own = own[:, np.argsort(-own.sum(0))]
             aligned.append(cosines.max())
             shares.append(own.ravel() / own.sum())
-    by_chain = xr.DataArray(np.reshape(aligned, (posterior.sizes["chain"], -1)), dims=("chain", "draw"))
-    rhat = float(arviz_stats.rhat(posterior[["prediction"]])["prediction"].max())
-    diagnosed = diagnose(draws)
+    by_chain = np.reshape(aligned, (posterior.sizes["chain"], -1))
+    mean = posterior["prediction"].mean(("chain", "draw")).values
     return {
         "accuracy": float(np.mean(right(mean, model.test_labels))),
-        "log_evidence": [annealed.log_evidence, annealed.error],
-        "islands": annealed.islands.tolist(),
+        "log_evidence": [float(logs.mean()), float(np.std(logs, ddof=1) / np.sqrt(len(logs)))],
+        "log_evidence_by_run": logs.tolist(),
+        "errors_by_run": errors.tolist(),
+        "barrier": float(np.mean([one.attrs["barrier"] for one in runs])),
+        "round_trips": [int(one.attrs["round_trips"]) for one in runs],
         "shares": np.mean(shares, axis=0).tolist(),
         "alignment": float(np.mean(aligned)),
-        "alignment_by_chain": by_chain.mean("draw").values.tolist(),
-        "rhat": rhat,
-        "ess": diagnosed.ess,
-        "seconds": seconds,
+        "alignment_by_run": by_chain.mean(1).tolist(),
+        "rhat": float(arviz_stats.rhat(posterior[["prediction"]])["prediction"].max()),
     }
 
 
@@ -167,24 +205,37 @@ def prior_alignment(model: ba.AttentionModel, hand_made: np.ndarray) -> float:
     return float(np.mean(found))
 
 
-def cell(task: HiddenMarkov, width: int, kind: str, seed: int, fast: bool, folder: Path) -> dict:
-    """Numbers of one cell, from its file if that is there."""
-    file = folder / f"{kind.replace(' ', '_')}-{width}-{task.seed}-{seed}.json"
+def cell(examples: int, width: int, kind: str, seed: int, fast: bool, folder: Path, starts: list[str]) -> dict | None:
+    """Numbers of one cell, from its file if that is there; of sampled heads None until all starts have run."""
+    name = f"{kind.replace(' ', '_')}-{examples}-{width}-{seed}"
+    file = folder / f"{name}.json"
     if file.exists():
         return json.loads(file.read_text())
-    model, data = model_of(task, width), task.dataset()
+    sizes: dict[str, Any] = (FAST if fast else FULL) | NOISE
+    task = HiddenMarkov(**sizes, examples=examples + examples % 2, seed=seed)
+    model, data = model_of(task, width, examples), task.dataset()
     hand_made = np.asarray(data.weights[0])[0]
-    if kind == "sampled":
-        found = sampled_cell(model, hand_made, seed, fast)
-    else:
-        made = {
-            "hand-made": lambda: data.weights,
-            "random": lambda: dataclasses.replace(task, layers=(("random",) * 2,) * 2).dataset().weights,
-            "trained": lambda: trained_heads(model, seed, 20 if fast else TRAINING_STEPS),
-        }
-        found = fixed_cell(model, made[kind](), hand_made)
-    found |= {"heads": kind, "width": width, "prior_alignment": prior_alignment(model, hand_made)}
     file.parent.mkdir(parents=True, exist_ok=True)
+    trained = partial(trained_heads, model, seed, 20 if fast else TRAINING_STEPS)
+    if kind == "sampled":
+        begun = {"prior": lambda: None, "trained": trained, "hand-made": lambda: factored(data.weights, KEY_WIDTH)}
+        for number, start in enumerate(starts):
+            if not (of_run := folder / f"{name}-{start}.nc").exists():
+                replicas = REPLICAS.get(examples, 12)
+                draws = FAST_DRAWS if fast else DRAWS
+                run(model, begun[start](), replicas, draws, 10 * seed + number).to_netcdf(of_run)
+        files = [folder / f"{name}-{start}.nc" for start in STARTS]
+        if not all(of_run.exists() for of_run in files):
+            return None
+        found = sampled_cell([xr.load_dataset(of_run) for of_run in files], model, hand_made)
+    elif kind == "annealed":
+        annealed = anneal(model, islands=4, particles=16 if fast else 256, seed=seed)
+        found = {"log_evidence": [annealed.log_evidence, annealed.error], "islands": annealed.islands.tolist()}
+    else:
+        random = partial(dataclasses.replace, task, layers=(("random",) * 2,) * 2)
+        made = {"hand-made": lambda: data.weights, "random": lambda: random().dataset().weights, "trained": trained}
+        found = fixed_cell(model, made[kind](), hand_made)
+    found |= {"heads": kind, "examples": examples, "width": width, "prior_alignment": prior_alignment(model, hand_made)}
     file.write_text(json.dumps(found, indent=1))
     return found
 
@@ -192,23 +243,22 @@ def cell(task: HiddenMarkov, width: int, kind: str, seed: int, fast: bool, folde
 def table(cells: list[dict]) -> list[str]:
     """Rows of the table."""
     lines = [
-        "| heads | N | accuracy | log evidence | share of each path in tr U | alignment | R-hat |",
-        "|" + " --- |" * 7,
+        "| heads | P | N | accuracy | log evidence | share of each path in tr U | alignment | round trips | R-hat |",
+        "|" + " --- |" * 9,
     ]
     for each in cells:
         width = "limit" if each["width"] == WIDTHS[-1] else f"{each['width']:,}"
         rhat = each.get("rhat")
-        told = "" if rhat is None else f"{rhat:.2f}" + (": cannot tell" if rhat > 1.05 else "")
-        shares = ", ".join(f"{share:.2f}" for share in each["shares"])
-        evidence = "{:.1f} ± {:.1g}".format(*each["log_evidence"])
         row = (
             each["heads"],
+            str(each["examples"]),
             width,
-            f"{100 * each['accuracy']:.1f} %",
-            evidence,
-            shares,
-            f"{each['alignment']:.2f}",
-            told,
+            f"{100 * each['accuracy']:.1f} %" if "accuracy" in each else "",
+            with_error(*each["log_evidence"]),
+            ", ".join(f"{share:.2f}" for share in each.get("shares", ())),
+            f"{each['alignment']:.2f}" if "alignment" in each else "",
+            ", ".join(map(str, each.get("round_trips", ()))),
+            "" if rhat is None else f"{rhat:.2f}" + (": cannot tell" if rhat > 1.05 else ""),
         )
         lines.append("| " + " | ".join(row) + " |")
     lines.append(
@@ -221,7 +271,7 @@ def draw(cells: list[dict], file: Path) -> None:
     """Write the figure: evidence, accuracy and alignment of each kind of heads against the width."""
     colors, titles = palette(), ("The evidence of attention", "What it predicts", "How it looks")
     names = ("log evidence (nats)", "accuracy (%)", "alignment with hand-made head")
-    styles = zip(HEADS, "s^Do", (colors.green, colors.grey, colors.purple, colors.orange), strict=True)
+    styles = zip(HEADS[:-1], "s^Do", (colors.green, colors.grey, colors.purple, colors.orange), strict=True)
     figure, panels = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
     for kind, marker, color in styles:
         if not (mine := [each for each in cells if each["heads"] == kind]):
@@ -247,21 +297,23 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("out/learned_attention"))
     parser.add_argument("--only", nargs="*", choices=HEADS, default=HEADS)
+    parser.add_argument("--starts", nargs="*", choices=STARTS, default=STARTS, help="of sampled heads")
+    parser.add_argument("--examples", nargs="*", type=int)
     parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--figure", type=Path, help="draw the figure here")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0])
+    parser.add_argument("--figure", type=Path, help="draw the figure of the largest number of examples here")
     given = parser.parse_args()
-    sizes: dict[str, Any] = (FAST if given.fast else FULL) | NOISE
-    task = HiddenMarkov(**sizes)
     folder = given.out / ("fast" if given.fast else "full")
+    sizes = given.examples or ([10] if given.fast else EXAMPLES)
     cells = []
-    for kind in given.only:
-        for width in given.widths:
-            cells.append(cell(task, width, kind, given.seed, given.fast, folder))
+    for kind, examples, width, seed in itertools.product(given.only, sizes, given.widths, given.seeds):
+        found = cell(examples, width, kind, seed, given.fast, folder, given.starts)
+        if found is not None:
+            cells.append(found)
             print(table(cells[-1:])[2], flush=True)
     print("\n".join(["", *table(cells)]))
     if given.figure is not None:
-        draw(cells, given.figure)
+        draw([each for each in cells if each["examples"] == max(sizes)], given.figure)
 
 
 if __name__ == "__main__":
