@@ -23,7 +23,7 @@ HOMES = {
     "dask": {"gather", "jobs.sweep"},
     "distributed": {"jobs.sweep"},
     "jinja2": {"jobs.report"},
-    "matplotlib": {"jobs.plots", "jobs.report"},
+    "matplotlib": {"checks.tempering", "jobs.plots", "jobs.report"},
     "numpyro": {"models", "samplers"},
     "optax": {"questions.preferred_attention"},
     "sklearn": {"tasks.digits"},

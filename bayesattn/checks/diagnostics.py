@@ -27,7 +27,7 @@ from bayesattn.checks.mixing import (
 from bayesattn.checks.theory_predictions import BATCHES_PER_CHAIN
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
-from bayesattn.models.draws import Draws, opened
+from bayesattn.models.draws import Draws, fewest_round_trips, opened
 from bayesattn.models.stored_model import architecture_in
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.theory.bartlett import may_have_modes_apart
@@ -121,8 +121,11 @@ class Diagnostics(Described):
             if what:
                 notes.append(f"{' and '.join(what)} {'is' if len(what) == 1 else 'are'} not defined: {reason}")
         if self.rhat > GOOD_RHAT and not self.stuck:
+            other = (
+                ", or with sampler='tempered' if chains are in different modes" if np.isnan(self.round_trips) else ""
+            )
             notes.append(
-                f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
+                f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer or warm up longer{other}"
             )
         if self.ess < GOOD_ESS:
             notes.append(f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {GOOD_ESS}: draw more")
@@ -246,8 +249,7 @@ def diagnose(draws: Draws) -> Diagnostics:
             found["pareto_k"] = float(np.fmax.reduce(pareto_k(watched["order_parameter"])))
             if "round_trips" not in statistics:  # Tempered replicas have been where signs change.
                 found["uncrossed"] = _uncrossed(draws, watched["order_parameter"])
-    if "round_trips" in statistics:
-        found["round_trips"] = float(statistics["round_trips"].max("draw").min())
+    found["round_trips"] = fewest_round_trips(draws)
     return Diagnostics(
         **found,
         chains=chains,

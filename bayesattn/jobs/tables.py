@@ -13,6 +13,7 @@ from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, DRAWS_PER_FREEDOM, HOLDS, doubts_about
 from bayesattn.models import LatentModel
 from bayesattn.models.arviz import has_order_parameter
+from bayesattn.models.draws import fewest_round_trips
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior, is_network
 from bayesattn.models.posterior import Posterior
@@ -122,7 +123,7 @@ def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdic
             compared.names, mean.ravel(), compared.size, of["mean"], of["error"], compared.agrees, strict=True
         )
     ]
-    if doubts := doubts_about("z", sampled.sizes["chain"], drawn["rhat"], drawn["ess"]):
+    if doubts := doubts_about("z", sampled.sizes["chain"], drawn["rhat"], drawn["ess"], fewest_round_trips(draws)):
         sentence = f"The draws cannot tell whether they agree with the exact posterior: {'; '.join(doubts)}."
         return Verdict(sentence, None, rows)
     if not compared.agrees.all():

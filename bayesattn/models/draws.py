@@ -17,7 +17,7 @@ from bayesattn._util.checks import Checked, finite_array, positive_integer, show
 from bayesattn._util.files import OPENERS
 from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
-from bayesattn.models.arviz import DATA_GROUPS
+from bayesattn.models.arviz import DATA_GROUPS, dataset
 from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.network_posterior import NO_FIXED_ATTENTION, NetworkPosterior, is_network
 from bayesattn.models.stored_model import ATTRIBUTE, described_in, model_in, own_row_names, require_model
@@ -271,6 +271,12 @@ def identifying_numbers(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[
     name, values = next(iter(groups["posterior"].data_vars.items()))
     last = {axis: -1 for axis in values.dims if axis not in CHAIN_AXES}
     return str(name), values.isel(last).values
+
+
+def fewest_round_trips(tree: "xr.DataTree") -> float:
+    """Least number of round trips of a chain of tempered draws; NaN of other draws."""
+    statistics = dataset(tree, "sample_stats")
+    return float(statistics["round_trips"].max("draw").min()) if "round_trips" in statistics else float("nan")
 
 
 def has_repeats(values: Float[np.ndarray, "chain draw"]) -> bool:

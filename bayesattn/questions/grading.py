@@ -16,7 +16,7 @@ from bayesattn._util.text import Described, cell
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM, LEVEL, doubts_about
 from bayesattn.errors import BayesattnError
-from bayesattn.models.draws import CHAIN_AXES, Draws, opened, order_parameters_in
+from bayesattn.models.draws import CHAIN_AXES, Draws, fewest_round_trips, opened, order_parameters_in
 from bayesattn.models.stored_model import ModelRecord
 from bayesattn.questions.reference.posteriors import Reference, load
 from bayesattn.questions.reference.quantities import quantities_of_draws
@@ -52,6 +52,7 @@ class Grade(Described):
         gradients: number of gradients computed for all draws, or None.
         margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
         level: largest probability that right draws are called biased, all tests together.
+        round_trips: least number of round trips of a tempered chain; NaN of other draws.
     """
 
     reference: Reference
@@ -59,6 +60,7 @@ class Grade(Described):
     gradients: int | None
     margin: float
     level: float
+    round_trips: float = float("nan")
 
     @cached_property
     def table(self) -> "pd.DataFrame":
@@ -121,7 +123,8 @@ class Grade(Described):
             return [f"{fixed} quantities never vary: these are points, not draws"]
         if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
             return ["the same draws occur in several chains: pass each chain once"]
-        return doubts_about("the quantities", len(self.values), table["rhat"].to_numpy(), table["ess"].to_numpy())
+        rhat, ess = table["rhat"].to_numpy(), table["ess"].to_numpy()
+        return doubts_about("the quantities", len(self.values), rhat, ess, self.round_trips)
 
     @property
     def smallest_p(self) -> "pd.Series":
@@ -259,7 +262,7 @@ def grade(
     predictions = finite_array("prediction of the draws", tree["posterior"]["prediction"].values, shape)
     order_parameters = finite_array("order_parameter of the draws", order_parameters, order_parameters.shape)
     values = quantities_of_draws(order_parameters, predictions, model)
-    return Grade(reference, values, _gradients(tree, gradients), margin, level)
+    return Grade(reference, values, _gradients(tree, gradients), margin, level, fewest_round_trips(tree))
 
 
 def _require_own(tree: xr.DataTree, reference: Reference) -> None:
