@@ -88,8 +88,6 @@ class Latent(Parameterisation):
         noise, prior: sigma and tau.
     """
 
-    simulates: ClassVar[bool] = False
-
     features: Float[Array, "token feature"]
     values: Float[Array, "token value_feature"]
     query_features: Float[Array, "query feature"] | None
@@ -128,6 +126,10 @@ class Latent(Parameterisation):
 
     def initial(self, key: Key[Array, ""]) -> Sites:
         """Draw from the prior."""
+        return self.draw_prior(key)
+
+    def draw_prior(self, key: Key[Array, ""]) -> Sites:
+        """Latent drawn from the prior."""
         return {"latent": self.prior * jax.random.normal(key, self.shape)}
 
     def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:

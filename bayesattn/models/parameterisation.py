@@ -43,8 +43,6 @@ class Parameterisation(eqx.Module):
         "use fewer paths or, for many examples, a compressed dataset (bayesattn.Dataset.gather)"
     )
     """Advice if the memory does not suffice."""
-    simulates: ClassVar[bool] = True
-    """Whether prior and labels can be drawn, as calibration requires."""
 
     @classmethod
     @abc.abstractmethod

@@ -16,22 +16,21 @@ from jaxtyping import Array, Float, Key
 from numpyro.infer.util import compute_log_probs
 from scipy import special
 
-from bayesattn._util.checks import positive_integer, require_kind, seed_number
+from bayesattn._util.checks import positive, positive_integer, require_kind, seed_number
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described
+from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation, parameterisation_of
 from bayesattn.models.interface import from_vectors
 from bayesattn.models.posterior import Posterior
-from bayesattn.theory.evidence import LARGEST_RELIABLE_ERROR
-from bayesattn.theory.particles import Particles, annealed, log_ratios, moved, systematic
+from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR, Particles, annealed, log_ratios, moved
 
 if TYPE_CHECKING:
     import xarray as xr
 
-WIDEST_RANGE = 1.0
-"""Range of the islands' log p(Y) above which they are too few."""
+MOST_PARTICLES = 2**16
+"""Most particles of all islands to which `error` may double them."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,18 +38,19 @@ class Annealed(Described):
     """Evidence and draws from tempered sequential Monte Carlo.
 
     Args:
-        log_evidence: log p(Y), the log of the mean of the islands' estimates. It is biased low, since powers and metric
-            are chosen from the particles themselves, the more the fewer there are.
-        error: standard error of `log_evidence`: +- 2 errors is the 95 % interval, by Student's law over the islands. It
-            uses the scatter of p(Y) or of log p(Y), whichever is larger, and is no less than that of independent particles.
-        reliable: whether the islands lie within a nat of each other, and the error is at most 0.3.
+        log_evidence: log p(Y), the log of the mean of the islands' estimates, each of which is unbiased up to the choice of
+            powers and metric. If they scatter widely it is rather too small than too large.
+        error: standard error of `log_evidence`: +- 2 errors is the 95 % interval if the islands' logarithms are normal
+            (`bayesattn.theory.particles.Particles.error`). It is no less than that of independent particles. A mode
+            that no island has found is not in it.
+        reliable: whether the error is at most 0.3, as for `bayesattn.theory.evidence`.
         islands: log p(Y) by each island.
         powers: powers of the likelihood, from 0 to 1.
         acceptance: mean acceptance probability of the moves at each power.
         excluded: number of prior draws whose likelihood is 0 or NaN.
         particles: number of particles of all islands.
-        draws: particles resampled by weight, in the format of `bayesattn.sample`; each island is a "chain". Draws of
-            one island may be copies of each other, so effective sample sizes are upper bounds.
+        draws: particles of equal weight, in the format of `bayesattn.sample`, each island a "chain", in which relatives
+            are neighbours. So R-hat compares the islands, and effective sample sizes count copies once.
     """
 
     log_evidence: float
@@ -63,10 +63,21 @@ class Annealed(Described):
     particles: int
     draws: "xr.DataTree"
 
+    @property
+    def shares(self) -> "xr.DataArray":
+        """Share of each island, or chain of the draws, in the estimate of p(Y).
+
+        The mean over draws counts islands equally. With these as weights it is the mean of all particles in one, which has
+        less bias: `draws["posterior"]["prediction"].mean("draw").weighted(annealed.shares).mean("chain")`.
+        """
+        chains = self.draws["posterior"].to_dataset()["chain"]
+        return chains.copy(data=special.softmax(self.islands))
+
     def _described(self) -> tuple[str, dict[str, str]]:
+        doubt = "" if self.reliable else "; not reliable, rather too small than too large"
         rows = {
-            "log evidence": f"{self.log_evidence:.4g} ± {self.error:.2g}, of {len(self.islands)} islands"
-            f" from {self.islands.min():.4g} to {self.islands.max():.4g}" + ("" if self.reliable else ", not reliable"),
+            "log evidence": f"{with_error(self.log_evidence, self.error)}, of {len(self.islands)} islands"
+            f" from {self.islands.min():.4g} to {self.islands.max():.4g}{doubt}",
             "powers": f"{len(self.powers)}; moves accepted with probability {self.acceptance.min():.2f} to"
             f" {self.acceptance.max():.2f}",
         }
@@ -85,6 +96,7 @@ def anneal(
     moves: int = 8,
     seed: int = 0,
     weights: bool = False,
+    error: float | None = None,
 ) -> Annealed:
     """Evidence p(Y) of a posterior and draws from it, by tempered sequential Monte Carlo (Del Moral, Doucet and Jasra 2006).
 
@@ -97,12 +109,15 @@ def anneal(
             next power, so that more moves mean fewer resampled particles, and not more work.
         seed: same seed, same result.
         weights: whether draws hold the weights of the network.
+        error: largest error in nats. Particles are doubled, and annealing repeated, until the error is at most this, or the
+            next doubling would exceed 65,536 of all islands. The result is that of the last pass, as if it had been asked
+            for with so many `particles`; all passes together cost less than twice the last.
 
     Raises:
-        ValueError: invalid numbers, a parameterisation that does not fit the model or cannot draw from its prior.
+        ValueError: invalid numbers, a parameterisation that does not fit the model.
         FloatingPointError: no particle of an island has a finite likelihood.
 
-    Warns if islands differ by more than a nat, or if the likelihood of a prior draw is NaN, which counts as 0.
+    Warns if the error is above `error`, by default 0.3, or if the likelihood of a prior draw is NaN, which counts as 0.
     """
     require_kind("model", model, Posterior)
     for name, value, least in (("islands", islands, 2), ("particles", particles, 8), ("moves", moves, 1)):
@@ -110,46 +125,42 @@ def anneal(
     if particles % moves:
         raise BayesattnError(f"particles must be a multiple of moves = {moves}, got {particles}")
     seed_number("seed", seed)
-    kind = parameterisation_of(model, parameterisation)
-    if not kind.simulates:
-        raise BayesattnError(f"parameterisation must draw from its prior to be annealed, got {parameterisation!r}")
-    path = ToPosterior(kind.ready(model, weights=weights))
-    start_key, annealing_key, moves_key, last_key = jax.random.split(
-        stream(seed, "annealing", fingerprint(model), parameterisation), 4
-    )
-    initial = Particles.at(
-        np.asarray(_prior(jax.random.split(start_key, islands * particles), path.posterior)), islands
-    )
-    excluded = _number_excluded(initial, path)
-    final = annealed(annealing_key, initial, path, moves)
-    _warn_of_spread(final, moves)
-    final = moved(moves_key, final, path, 1.0, moves)
-    # Islands are weighted by their estimates of the evidence.
-    shares = special.softmax(final.islands)[:, None] * final.weights
-    chosen = systematic(last_key, shares.reshape(1, -1), islands * particles)
-    points = final.flat[0][chosen].reshape(final.points.shape)
+    if error is not None:
+        positive("error", error)
+    posterior = parameterisation_of(model, parameterisation).ready(model, weights=weights)
+    while True:
+        key = stream(seed, "annealing", fingerprint(model), parameterisation, str(particles))
+        final, excluded = _pass(key, ToPosterior(posterior), islands, particles, moves)
+        if error is None or final.error <= error or 2 * islands * particles > MOST_PARTICLES:
+            break
+        particles *= 2
+    most = LARGEST_RELIABLE_ERROR if error is None else error
+    if final.error > most:
+        warnings.warn(
+            f"log p(Y) of the {islands} islands differs by {np.ptp(final.islands):.2g} nats, so that its error is"
+            f" {final.error:.2g}, above {most:g}: use more than {particles} particles an island, or more moves than {moves}",
+            stacklevel=3,
+        )
     return Annealed(
         log_evidence=final.log_evidence,
         error=final.error,
-        reliable=bool(np.ptp(final.islands) <= WIDEST_RANGE and final.error <= LARGEST_RELIABLE_ERROR),
+        reliable=final.reliable,
         islands=final.islands,
         powers=np.array(final.powers),
         acceptance=np.array(final.acceptance),
         excluded=excluded,
         particles=islands * particles,
-        draws=from_vectors(points, model, parameterisation, weights=weights, seed=seed),
+        draws=from_vectors(final.points, model, parameterisation, weights=weights, seed=seed),
     )
 
 
-def _warn_of_spread(final: Particles, moves: int) -> None:
-    """Warn if the evidences of the islands are far apart."""
-    (islands, particles), spread = final.weights.shape, np.ptp(final.islands)
-    if spread > WIDEST_RANGE:
-        warnings.warn(
-            f"log p(Y) of the {islands} islands differs by {spread:.2g} nats: there are too few particles for the evidence"
-            f" and its error ({particles} an island), or too few moves ({moves})",
-            stacklevel=4,
-        )
+def _pass(key: Key[Array, ""], path: "ToPosterior", islands: int, particles: int, moves: int) -> tuple[Particles, int]:
+    """Equally weighted particles of the posterior, and the number of prior draws without a likelihood."""
+    start_key, annealing_key, moves_key = jax.random.split(key, 3)
+    keys = jax.random.split(start_key, islands * particles)
+    initial = Particles.at(np.asarray(_prior(keys, path.posterior)), islands)
+    excluded = _number_excluded(initial, path)
+    return moved(moves_key, annealed(annealing_key, initial, path, moves), path, 1.0, moves), excluded
 
 
 def _number_excluded(initial: Particles, path: "ToPosterior") -> int:

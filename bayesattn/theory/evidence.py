@@ -40,12 +40,10 @@ from bayesattn.theory.bartlett import (
 )
 from bayesattn.theory.mixture import COMPONENT_COUNTS, Component, Mixture, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
-from bayesattn.theory.particles import Particles, log_ratios, metric_factor, systematic
+from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR, Particles, log_ratios, metric_factor, systematic
 from bayesattn.theory.potential import Problem, Shapes, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
 
-LARGEST_RELIABLE_ERROR = 0.3
-"""Largest error, in nats, of a reliable evidence."""
 TARGET_ERROR = 0.05
 """Error, in nats, at which importance sampling stops."""
 BLOCK_DRAWS, MOST_BLOCKS = 512, 8
@@ -260,8 +258,7 @@ def _by_annealing(
                 there = branch(key, "bridges", repr(temperature))
                 estimates[temperature] = _by_bridges(cooled, at, shapes, there, particles)
             else:
-                value, error = cooled.log_evidence, cooled.error
-                estimates[temperature] = Evidence(value, error, "annealing", error <= LARGEST_RELIABLE_ERROR)
+                estimates[temperature] = Evidence(cooled.log_evidence, cooled.error, "annealing", cooled.reliable)
     except Singular:
         # Of temperatures that do not compete, colder ones need not be known.
         if not dropped:
@@ -355,7 +352,7 @@ def _agreed(routes: list[Particles], annealed: Particles) -> Evidence:
     shares = errors**-2 / np.sum(errors**-2)
     mean: Any = special.logsumexp([route.log_evidence for route in agreed], b=shares)
     return Evidence(
-        float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", bool(max(errors) <= LARGEST_RELIABLE_ERROR)
+        float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", all(route.reliable for route in agreed)
     )
 
 

@@ -5,8 +5,8 @@ one power to the next, particles are reweighted; they are then resampled by weig
 Hamiltonian Monte Carlo, with all states on the way kept (waste-free, Dau and Chopin 2022).
 
 Islands of particles do not mix, and each gives an unbiased estimate of the ratio of the constants of normalisation of target
-and reference: the scatter of the islands gives its error. The islands share the powers, the metric and the step size, which
-are chosen from all of them.
+and reference: the scatter of the islands gives its error. The islands share the powers and the step size, which are chosen
+from all of them; the metric of each is from others.
 """
 
 import itertools
@@ -26,6 +26,8 @@ MOST_POWERS = 1000
 """Steps after which annealing gives up: usual ones take some tens."""
 LEAST_EFFECTIVE_SHARE = 0.5
 """Effective share of the particles after each step from one power to the next."""
+LARGEST_RELIABLE_ERROR = 0.3
+"""Largest error, in nats, of a reliable evidence."""
 TARGET_ACCEPTANCE = 0.8
 TRAJECTORY_LENGTH = 1.5
 """Length of a Hamiltonian trajectory in standard deviations: about a quarter of a period."""
@@ -86,15 +88,25 @@ class Particles(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Standard error of `log_evidence`: +- 2 errors is the 95 % interval, by Student's law over the islands.
+        """Standard error of `log_evidence`: +- 2 errors is the 95 % interval where the islands' logarithms are normal.
 
-        The scatter is that of the islands' ratios or of their logarithms, whichever is larger.
+        It consists of the scatter of these or of the ratios themselves, whichever is larger, with Student's law over the
+        islands; of the uncertainty of s^2 in mean + s^2 / 2, the log mean of a log-normal law whose logarithms have variance
+        s^2 (Cox's method, Zhou and Gao 1997); and of half the distance of that log mean from `log_evidence`, which is biased
+        low if s is large.
         """
         count = len(self.islands)
-        scatter = max(np.std(np.exp(self.islands - self.log_evidence), ddof=1), np.std(self.islands, ddof=1))
         student = special.stdtrit(count - 1, 0.975) / 2
+        logs, ratios = np.var(self.islands, ddof=1), np.var(np.exp(self.islands - self.log_evidence), ddof=1)
+        scatter = student**2 * (max(logs, ratios) / count + student**2 * logs**2 / (2 * (count - 1)))
+        missing = abs(np.mean(self.islands) + logs / 2 - self.log_evidence)
         # Islands may agree by chance.
-        return float(max(student * scatter / np.sqrt(count), np.sqrt(self.variance)))
+        return float(max(np.sqrt(scatter) + missing / 2, np.sqrt(self.variance)))
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the error is at most `LARGEST_RELIABLE_ERROR`."""
+        return self.error <= LARGEST_RELIABLE_ERROR
 
     def reweighted(self, log_ratios: Numbers) -> "Particles":
         """Particles with weights multiplied by ratios of densities."""
@@ -171,17 +183,22 @@ def effective_number(log_weights: np.ndarray) -> float:
 
 
 def moved(key: Key[Array, ""], particles: Particles, target: Interpolation, power: float, moves: int) -> Particles:
-    """Equally weighted particles: states of Hamiltonian chains from resampled points, with an adapted step size."""
-    (points, weights), step = particles.flat, particles.step
+    """Equally weighted particles: states of Hamiltonian chains from resampled points, with an adapted step size.
+
+    They keep their order: those of one start are neighbours, and so are those of copies of one point.
+    """
+    points, weights, step = particles.points, particles.weights, particles.step
     resampling_key, moving_key = jax.random.split(key)
-    starts = points[systematic(resampling_key, particles.weights, particles.weights.shape[1] // moves)]
+    chosen = systematic(resampling_key, weights, weights.shape[1] // moves)
+    starts = particles.flat[0][chosen].reshape(len(weights), -1, points.shape[2])
     leaps = int(np.clip(np.ceil(TRAJECTORY_LENGTH / step), 1, MOST_LEAPFROG_STEPS))
-    keys, metric = jax.random.split(moving_key, len(starts)), metric_factor(points, weights)
-    points, accepted = jax.device_get(_moved(keys, starts, metric, step, leaps, target, power, moves))
+    metrics = metrics_of_others(points, weights)
+    moving = _moved(moving_key, starts, metrics, step, leaps, target, power, moves)
+    states, accepted = jax.device_get(moving)
     acceptance = float(accepted.mean())
     return particles._replace(
-        points=points.reshape(particles.points.shape),
-        weights=np.full_like(particles.weights, 1 / particles.weights.shape[1]),
+        points=states.reshape(points.shape),
+        weights=np.full_like(weights, 1 / weights.shape[1]),
         step=step * np.exp(acceptance - TARGET_ACCEPTANCE),
         acceptance=(*particles.acceptance, acceptance),
     )
@@ -200,52 +217,90 @@ def metric_factor(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     With many coordinates, the standard deviations.
     """
-    size = points.shape[1]
+    centred = points - weights @ points
+    if points.shape[1] > MOST_COORDINATES_FOR_DENSE_METRIC:
+        return np.sqrt(weights @ centred**2)
+    return _factor((centred.T * weights) @ centred, np.sum(weights**2))
+
+
+def metrics_of_others(points: Points, weights: Numbers) -> np.ndarray:
+    """For each island the `metric_factor` of the particles of the islands that follow it, up to half of the others.
+
+    A metric of an island's own particles, which have been chosen by their weights, makes its estimate of log p(Y) too small;
+    two islands with metrics of each other have estimates that scatter together.
+    """
+    count, size = len(weights), points.shape[2]
+    used = max(1, (count - 1) // 2)
+    shares = np.isin((np.arange(count) - np.arange(count)[:, None]) % count, 1 + np.arange(used)) / used
+    centred = points - np.mean(weights[:, None] @ points, 0)
+    means = shares @ (weights[:, None] @ centred)[:, 0]
     if size > MOST_COORDINATES_FOR_DENSE_METRIC:
-        return np.sqrt(weights @ (points - weights @ points) ** 2)
-    covariance = np.atleast_2d(np.cov(points.T, aweights=weights))
-    shrinkage = size / (size + 1 / np.sum(weights**2))
-    return np.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance)))
+        return np.sqrt(shares @ (weights[:, None] @ centred**2)[:, 0] - means**2)
+    moments = np.tensordot(shares, (np.swapaxes(centred, 1, 2) * weights[:, None]) @ centred, 1)
+    squares = shares @ np.sum(weights**2, 1) / used
+    return np.array(
+        [_factor(*each) for each in zip(moments - means[:, :, None] * means[:, None], squares, strict=True)]
+    )
+
+
+def _factor(covariance: np.ndarray, squares: float) -> np.ndarray:
+    """Cholesky factor of a covariance of points, shrunk towards its diagonal, given the sum of their squared weights.
+
+    It is hardly shrunk if they are many, since a shrunk metric is too wide in directions that the labels make narrow.
+    """
+    shrinkage = (len(covariance) / (len(covariance) + 1 / squares)) ** 3
+    diagonal = np.diag(np.diag(covariance))
+    return np.linalg.cholesky(((1 - shrinkage) * covariance + shrinkage * diagonal) / (1 - squares))
 
 
 @partial(jax.jit, static_argnames="moves")
 def _moved(
-    keys, points: Float[Array, "particle coordinate"], metric, step, leaps, target: Interpolation, power, moves: int
-) -> tuple[Float[Array, "particle move coordinate"], Float[Array, "particle move"]]:
-    """States of a Hamiltonian chain from each point at a power, and the probabilities that its moves are accepted."""
+    key, starts: Float[Array, "island start coordinate"], metrics, step, leaps, target: Interpolation, power, moves: int
+) -> tuple[Float[Array, "island start move coordinate"], Float[Array, "move island start"]]:
+    """States of a Hamiltonian chain from each point at a power, and the probabilities that its moves are accepted.
 
-    def place(whitened: Point, centre: Point) -> Point:
-        return centre + (metric @ whitened if metric.ndim == 2 else metric * whitened)
+    Products with the metrics are of all chains at once; densities are computed one after the other.
+    """
+    islands, chains, size = starts.shape
+
+    def stretched(vectors: Array, transposed: bool = False) -> Array:
+        if metrics.ndim == 2:
+            return metrics[:, None] * vectors
+        return vectors @ (metrics if transposed else jnp.swapaxes(metrics, 1, 2))
 
     @jax.value_and_grad
-    def potential(whitened, centre):
-        reference, ratio = target.log_densities(place(whitened, centre))
+    def potential(point):
+        reference, ratio = target.log_densities(point)
         return -reference - power * ratio
 
-    def chain(key_and_point):
-        key, centre = key_and_point
+    def valued(whitened):
+        values, gradients = one_by_one(potential, (starts + stretched(whitened)).reshape(-1, size))
+        return values.reshape(islands, chains), stretched(gradients.reshape(starts.shape), transposed=True)
 
-        def move(state, key):
-            momentum_key, length_key, accept_key = jax.random.split(key, 3)
-            momentum = jax.random.normal(momentum_key, centre.shape)
-            # Random step lengths, so that no trajectory is periodic.
-            length = step * jax.random.uniform(length_key, minval=0.6, maxval=1.2)
+    def move(state, key):
+        momentum_key, length_key, accept_key = jax.random.split(key, 3)
+        momentum = jax.random.normal(momentum_key, starts.shape)
+        # Random step lengths, so that no trajectory is periodic.
+        length = step * jax.random.uniform(length_key, (islands, chains, 1), minval=0.6, maxval=1.2)
 
-            def leap(_, inside):
-                (position, momentum), (_, gradient) = inside
-                momentum -= length * gradient / 2
-                position += length * momentum
-                value = potential(position, centre)
-                return (position, momentum - length * value[1] / 2), value
+        def leap(_, inside):
+            position, momentum, (_, gradients) = inside
+            momentum -= length * gradients / 2
+            position += length * momentum
+            value = valued(position)
+            return position, momentum - length * value[1] / 2, value
 
-            (position, turned), value = jax.lax.fori_loop(0, leaps, leap, ((state[0], momentum), state[1]))
-            energy_error = value[0] - state[1][0] + (turned @ turned - momentum @ momentum) / 2
-            probability = jnp.exp(-jnp.maximum(jnp.where(jnp.isfinite(energy_error), energy_error, jnp.inf), 0))
-            accepted = jax.random.uniform(accept_key) < probability
-            state = jax.tree.map(partial(jnp.where, accepted), (position, value), state)
-            return state, (place(state[0], centre), probability)
+        position, turned, value = jax.lax.fori_loop(0, leaps, leap, (state[0], momentum, state[1]))
+        energy_errors = value[0] - state[1][0] + jnp.sum(turned**2 - momentum**2, 2) / 2
+        probability = jnp.exp(-jnp.maximum(jnp.where(jnp.isfinite(energy_errors), energy_errors, jnp.inf), 0))
+        accepted = jax.random.uniform(accept_key, (islands, chains)) < probability
 
-        origin = jnp.zeros_like(centre)
-        return jax.lax.scan(move, (origin, potential(origin, centre)), jax.random.split(key, moves))[1]
+        def chosen(new, old):
+            return jnp.where(accepted.reshape(accepted.shape + (1,) * (new.ndim - 2)), new, old)
 
-    return one_by_one(chain, (keys, points))
+        state = jax.tree.map(chosen, (position, value), state)
+        return state, (starts + stretched(state[0]), probability)
+
+    origin = jnp.zeros_like(starts)
+    places, probabilities = jax.lax.scan(move, (origin, valued(origin)), jax.random.split(key, moves))[1]
+    return jnp.moveaxis(places, 0, 2), probabilities
