@@ -44,7 +44,7 @@ def suited_replicas(program: Callable, key: Key[Array, ""], *args: Any, **kwargs
     prior_key, annealing_key = jax.random.split(key)
     path = FromPrior(program, args, kwargs)
     points = np.asarray(_prior_points(jax.random.split(prior_key, PILOT_PARTICLES), path))
-    powers = annealed(annealing_key, Particles.at(points, 1), path, PILOT_MOVES).powers
+    powers = annealed(annealing_key, Particles.at(points, 2), path, PILOT_MOVES).powers
     barrier = np.sqrt(np.log(2) / np.pi) * (len(powers) - 1)
     return max(FEWEST_REPLICAS, 1 + int(np.ceil(2 * barrier)))
 

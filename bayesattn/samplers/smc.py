@@ -4,8 +4,10 @@ Particles move from the prior to the posterior through powers of the likelihood 
 posterior has several modes, as that of queries and keys may, they can reach each mode while the likelihood is weak.
 """
 
+import itertools
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import jax
@@ -19,16 +21,29 @@ from scipy import special
 from bayesattn._util.checks import positive, positive_integer, require_kind, seed_number
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
-from bayesattn.models import Parameterisation, parameterisation_of
+from bayesattn.models import AttentionModel, CollapsedAttention, Parameterisation, parameterisation_of
 from bayesattn.models.interface import from_vectors
 from bayesattn.models.posterior import Posterior
-from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR, Particles, annealed, log_ratios, moved
+from bayesattn.theory.evidence import evidence
+from bayesattn.theory.particles import (
+    LARGEST_RELIABLE_ERROR,
+    LEAST_EFFECTIVE_SHARE,
+    MOST_POWERS,
+    Particles,
+    annealed,
+    effective_number,
+    log_ratios,
+    moved,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
 
+BISECTIONS = 10
+"""Halvings of the interval in which the next scale of the logits is looked for."""
 MOST_PARTICLES = 2**16
 """Most particles of all islands to which `error` may double them."""
 
@@ -120,11 +135,7 @@ def anneal(
     Warns if the error is above `error`, by default 0.3, or if the likelihood of a prior draw is NaN, which counts as 0.
     """
     require_kind("model", model, Posterior)
-    for name, value, least in (("islands", islands, 2), ("particles", particles, 8), ("moves", moves, 1)):
-        positive_integer(name, value, least)
-    if particles % moves:
-        raise BayesattnError(f"particles must be a multiple of moves = {moves}, got {particles}")
-    seed_number("seed", seed)
+    _check_numbers(islands, particles, moves, seed)
     if error is not None:
         positive("error", error)
     posterior = parameterisation_of(model, parameterisation).ready(model, weights=weights)
@@ -161,6 +172,120 @@ def _pass(key: Key[Array, ""], path: "ToPosterior", islands: int, particles: int
     initial = Particles.at(np.asarray(_prior(keys, path.posterior)), islands)
     excluded = _number_excluded(initial, path)
     return moved(moves_key, annealed(annealing_key, initial, path, moves), path, 1.0, moves), excluded
+
+
+@with_own_settings
+def anneal_logits(
+    model: AttentionModel,
+    *,
+    islands: int = 8,
+    particles: int = 512,
+    moves: int = 8,
+    seed: int = 0,
+) -> Annealed:
+    """Evidence p(Y) and draws of a posterior with sampled attention, by annealing the scale of its logits from 0 to 1.
+
+    At scale 0 attention is uniform: queries and keys are draws from their prior, the evidence is `bayesattn.theory.evidence`
+    of the posterior with uniform attention, and its draws are annealed from the prior. From there the whole likelihood
+    stays, and the logits grow. It is a route of its own to what `anneal` and `bayesattn.tempering` find; the path is ours.
+
+    Args:
+        model: the posterior, in the collapsed parameterisation.
+        islands: as for `anneal`.
+        particles: as for `anneal`.
+        moves: as for `anneal`.
+        seed: same seed, same result.
+
+    Returns the same as `anneal`, with scales of the logits as `powers`.
+
+    Raises ValueError for another kind of model and invalid numbers, FloatingPointError where islands lose all weight.
+    """
+    require_kind("model", model, AttentionModel)
+    _check_numbers(islands, particles, moves, seed)
+    posterior = CollapsedAttention.of(model)
+    key = stream(seed, "annealing logits", fingerprint(model), str(particles))
+    uniform_key, key = jax.random.split(key)
+    at = AtScale(posterior, jnp.zeros(()))
+    current, excluded = _pass(uniform_key, ToPosterior(at.scaled), islands, particles, moves)
+    heads = [np.zeros((count, model.features, model.features)) for count in model.architecture.heads]
+    uniform = evidence(model.given(heads), seed=seed)
+    current = current._replace(islands=np.zeros(islands), variance=0.0, powers=(0.0,), acceptance=())
+    for level in watched(itertools.count(), "annealing logits"):
+        if level == MOST_POWERS:
+            raise FloatingPointError(f"logits are at scale {at.scale:g} after {level} steps: use more particles")
+        before = log_likelihoods(current, at)
+
+        def change(scale: float, before: np.ndarray = before, current: Particles = current) -> np.ndarray:
+            return log_likelihoods(current, AtScale(posterior, jnp.asarray(scale))) - before
+
+        scale = _next_scale(change, float(at.scale))
+        at = AtScale(posterior, jnp.asarray(scale))
+        current = current.reweighted(change(scale))._replace(powers=(*current.powers, scale))
+        current = moved(jax.random.fold_in(key, level), current, at, 0.0, moves)
+        if scale == 1:
+            break
+    error = float(np.hypot(current.error, uniform.error))
+    return Annealed(
+        log_evidence=uniform.log_evidence + current.log_evidence,
+        error=error,
+        reliable=uniform.reliable and error <= LARGEST_RELIABLE_ERROR,
+        islands=uniform.log_evidence + current.islands,
+        powers=np.array(current.powers),
+        acceptance=np.array(current.acceptance),
+        excluded=excluded,
+        particles=islands * particles,
+        draws=from_vectors(current.points, model, "collapsed", seed=seed),
+    )
+
+
+def _next_scale(change: Callable[[float], np.ndarray], scale: float) -> float:
+    """Largest scale up to 1 at which the effective share of the particles is `LEAST_EFFECTIVE_SHARE`, by bisection."""
+
+    def share(candidate: float) -> float:
+        ratios = change(candidate)
+        return effective_number(ratios) / ratios.size
+
+    if share(1.0) >= LEAST_EFFECTIVE_SHARE:
+        return 1.0
+    low, high = scale, 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if share(middle) >= LEAST_EFFECTIVE_SHARE else (low, middle)
+    return high if low == scale else low
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AtScale:
+    """Posterior with sampled attention whose logits are multiplied by a scale, as a path of one density."""
+
+    posterior: CollapsedAttention
+    scale: Array
+
+    @property
+    def scaled(self) -> CollapsedAttention:
+        """The posterior: logits are linear in the deviations of the queries, whose sites are standard normal."""
+        prior = replace(self.posterior.prior, query_deviations=self.scale * self.posterior.prior.query_deviations)
+        return replace(self.posterior, prior=prior)
+
+    def log_densities(self, point: Float[Array, " coordinate"]) -> tuple[Array, Array]:
+        """Log density, and 0."""
+        prior, likelihood = ToPosterior(self.scaled).log_densities(point)
+        return prior + likelihood, jnp.zeros(())
+
+
+def log_likelihoods(particles: Particles, at: AtScale) -> np.ndarray:
+    """Log likelihood of each particle at a scale; minus infinity where it is not defined."""
+    found = log_ratios(particles.flat[0], ToPosterior(at.scaled)).reshape(particles.weights.shape)
+    return np.where(np.isfinite(found), found, -np.inf)
+
+
+def _check_numbers(islands: int, particles: int, moves: int, seed: int) -> None:
+    for name, value, least in (("islands", islands, 2), ("particles", particles, 8), ("moves", moves, 1)):
+        positive_integer(name, value, least)
+    if particles % moves:
+        raise BayesattnError(f"particles must be a multiple of moves = {moves}, got {particles}")
+    seed_number("seed", seed)
 
 
 def _number_excluded(initial: Particles, path: "ToPosterior") -> int:

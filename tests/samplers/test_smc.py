@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.models import LatentModel
 from bayesattn.samplers import smc
-from bayesattn.samplers.smc import anneal
+from bayesattn.samplers.smc import anneal, anneal_logits
 from bayesattn.theory.particles import Particles, annealed, longest_rise
+from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws
 from tests.statistics import agree, likely, near
 
 
@@ -106,3 +108,30 @@ def test_an_island_without_weight_ends_annealing_in_words():
     points = np.concatenate([-np.ones((8, 2)), np.ones((8, 2))])
     with pytest.raises(FloatingPointError, match="no particle of an island of annealing has weight"):
         annealed(jax.random.key(0), Particles.at(points, 2), Hopeless(), moves=8)
+
+
+def test_logits_may_be_annealed_instead():
+    """The evidence is that of 2 million weighed prior draws; draws are those of the posterior."""
+    model = attention_model(**NETWORKS["padded"])
+    found = anneal_logits(model, islands=4, particles=256)
+    near(found.log_evidence, -4.5333, np.hypot(found.error, 0.0006), 3, finds=np.inf)
+    assert found.error < 0.15
+    assert found.powers[[0, -1]].tolist() == [0, 1]
+    assert np.all(np.diff(found.powers) > 0)
+    assert dict(found.draws["posterior"].sizes)["chain"] == 4
+    with pytest.raises(BayesattnError, match="model must be a bayesattn.AttentionModel, got LatentModel"):
+        anneal_logits(LatentModel(features=np.zeros((1, 1)), values=np.zeros((1, 1)), noise=1.0, prior=1.0))
+    with pytest.raises(BayesattnError, match="particles must be a multiple of moves = 8, got 12"):
+        anneal_logits(model, particles=12)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NETWORKS)
+def test_three_routes_to_the_evidence_agree(name):
+    """Powers of the likelihood by particles and by replicas, and the scale of the logits; and weighed prior draws."""
+    model = attention_model(**NETWORKS[name])
+    *_, exact, error = weighed_prior_draws(model, batches=128, least=4000)
+    by_powers, by_logits = (route(model, islands=16, particles=512) for route in (anneal, anneal_logits))
+    drawn = ba.sample(model, "tempered", warmup=300, draws=3000, options={"replicas": 6}, progress=False)
+    for found in (by_powers, by_logits, ba.tempering(drawn)):
+        near(found.log_evidence, exact, np.hypot(found.error, error), 15, finds=0.5)
