@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import begin_drawing
-from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.random import stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
@@ -136,7 +136,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     if not shapes["posterior"]:
         raise BayesattnError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS_PER_BLOCK, MOST_BYTES_PER_BLOCK // bytes_per_draw(shapes)))
-    key = stream(job.seed, "chains", fingerprint(model), job.sampler_name, job.parameterisation)
+    key = stream(job.seed, "chains", model.fingerprint, job.sampler_name, job.parameterisation)
     return Plan(chain_program, posterior, prepared, shapes, block, key)
 
 

@@ -17,7 +17,7 @@ from numpyro.infer.util import compute_log_probs
 from scipy import special
 
 from bayesattn._util.checks import positive_integer, require_kind, seed_number
-from bayesattn._util.random import fingerprint, first_key, stream
+from bayesattn._util.random import first_key, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn.errors import BayesattnError
@@ -115,7 +115,7 @@ def anneal(
         raise BayesattnError(f"parameterisation must draw from its prior to be annealed, got {parameterisation!r}")
     path = ToPosterior(kind.ready(model, weights=weights))
     start_key, annealing_key, moves_key, last_key = jax.random.split(
-        stream(seed, "annealing", fingerprint(model), parameterisation), 4
+        stream(seed, "annealing", model.fingerprint, parameterisation), 4
     )
     initial = Particles.at(
         np.asarray(_prior(jax.random.split(start_key, islands * particles), path.posterior)), islands
