@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, finite_array, labels_array, readable, shown
 from bayesattn._util.checks import names as checked_names
+from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import as_html, as_text, with_error
 from bayesattn._util.types import Classes
 from bayesattn.errors import BayesattnError
@@ -88,9 +89,8 @@ class ClassAccuracy(NamedTuple):
     _repr_html_ = as_html
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in ClassScores._fields:
-            raise AttributeError(f"{name} is {NO_PROBABILITIES}")
-        raise AttributeError(f"ClassAccuracy has no {name}")
+        of_scores = name in ClassScores._fields
+        raise AttributeError(f"{name} is {NO_PROBABILITIES}" if of_scores else f"ClassAccuracy has no {name}")
 
     def _described(self) -> tuple[str, dict[str, str]]:
         return "ClassAccuracy", _accuracy_rows(self) | {"others": f"log score and calibration are {NO_PROBABILITIES}"}
@@ -129,28 +129,34 @@ def class_scores(probabilities: ArrayLike, labels: ArrayLike) -> ClassScores:
         checked, of_labels = np.column_stack([1 - checked, checked]), np.column_stack([of_labels < 0, of_labels > 0])
     if np.min(checked) < 0 or np.max(np.abs(checked.sum(1) - 1)) > 1e-6:
         raise BayesattnError(
-            "probabilities must be at least 0 and add up to 1, got"
-            f" {np.min(checked):.3g} to {np.max(checked):.3g},"
+            f"probabilities must be at least 0 and add up to 1, got {np.min(checked):.3g} to {np.max(checked):.3g},"
             f" sums {np.min(checked.sum(1)):.3g} to {np.max(checked.sum(1)):.3g}"
         )
-    right, shares = _shares_right(checked, of_labels)
-    confidence, count = checked.max(1), len(checked)
+    right, accuracy = _accuracy(checked, of_labels)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.log(np.sum(checked * of_labels, axis=1))
+        spread = logs.std(ddof=1) if len(logs) > 1 else float("nan")
+    return ClassScores(
+        **accuracy._asdict(),
+        log_score=float(logs.mean()),
+        log_score_error=float(spread / np.sqrt(len(logs))),
+        **_calibration(checked.max(1), right),
+    )
+
+
+def _calibration(confidence: Float[np.ndarray, " example"], right: np.ndarray) -> PlainDict:
+    """Fields of `ClassScores` about calibration, from the confidence in each class and whether the class is right."""
     place = np.minimum((confidence * CONFIDENCE_BINS).astype(int), CONFIDENCE_BINS - 1)
     sizes = np.bincount(place, minlength=CONFIDENCE_BINS)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore"):
         confident, accuracy = (np.bincount(place, values, CONFIDENCE_BINS) / sizes for values in (confidence, right))
-        logs = np.log(np.sum(checked * of_labels, axis=1))
-        spread = logs.std(ddof=1) if count > 1 else float("nan")
     # The mean of |x| is sqrt(2 / pi) times the standard deviation, for a normal x of mean 0.
     chance = np.sqrt(2 / np.pi * np.bincount(place, confidence * (1 - confidence), CONFIDENCE_BINS))
-    return ClassScores(
-        **shares._asdict(),
-        log_score=float(logs.mean()),
-        log_score_error=float(spread / np.sqrt(count)),
-        calibration_error=float(np.nansum(np.abs(confident - accuracy) * sizes) / count),
-        calibration_by_chance=float(chance.sum() / count),
-        bins=np.array([confident, accuracy, sizes]),
-    )
+    return {
+        "calibration_error": float(np.nansum(np.abs(confident - accuracy) * sizes) / len(right)),
+        "calibration_by_chance": float(chance.sum() / len(right)),
+        "bins": np.array([confident, accuracy, sizes]),
+    }
 
 
 def class_accuracy(outputs: ArrayLike, labels: ArrayLike) -> ClassAccuracy:
@@ -164,10 +170,10 @@ def class_accuracy(outputs: ArrayLike, labels: ArrayLike) -> ClassAccuracy:
         ValueError: other shapes, labels that are not classes.
     """
     checked = finite_array("outputs", outputs, ("examples", "outputs"))
-    return _shares_right(checked, checked_classes("labels", labels_array("labels", labels, *checked.shape)))[1]
+    return _accuracy(checked, checked_classes("labels", labels_array("labels", labels, *checked.shape)))[1]
 
 
-def _shares_right(scores: np.ndarray, of_labels: np.ndarray) -> tuple[np.ndarray, ClassAccuracy]:
+def _accuracy(scores: np.ndarray, of_labels: np.ndarray) -> tuple[np.ndarray, ClassAccuracy]:
     """Whether the largest score of each example is that of its class, and the accuracy."""
     right = of_labels[np.arange(len(scores)), scores.argmax(1)] > 0
     with np.errstate(invalid="ignore"):
@@ -211,21 +217,30 @@ def one_hot(classes: Classes, names: Classes | None = None) -> OneHot:
         ValueError: fewer than two classes, another shape or type, a missing class, a class that is not among `names`.
     """
     given: Any = classes
-    if hasattr(given, "iloc") and getattr(given, "ndim", 1) == 2 and given.shape[1] == 1:
+    if hasattr(given, "iloc") and np.shape(given)[1:] == (1,):
         given = given.iloc[:, 0]  # Converted to an array, a table's column would lose its categories.
-    categories = getattr(getattr(given, "dtype", None), "categories", None)
-    codes = getattr(getattr(given, "cat", given), "codes", None)
-    if names is None and categories is not None and codes is not None:
-        return _from_codes(np.asarray(codes), [str(category) for category in categories])
-    plain = _plain_classes("classes", given)
-    known = sorted(set(plain)) if names is None else _plain_classes("names", names)
-    if len(set(known)) != len(known) or len(known) < 2:
+    categorical = getattr(given, "cat", given)
+    if names is None and hasattr(categorical, "codes") and hasattr(categorical, "categories"):
+        known, codes = list(map(str, categorical.categories)), np.asarray(categorical.codes)
+        if np.any(codes < 0):
+            raise BayesattnError(f"classes[{np.argmax(codes < 0)}] must be one of {shown(known)}, got a missing value")
+    else:
+        plain = _plain_classes("classes", given)
+        known = sorted(set(plain)) if names is None else _plain_classes("names", names)
+        codes = _places(plain, known)
+    distinct = set(map(str, known))
+    if len(distinct) != len(known) or len(known) < 2:
         raise BayesattnError(f"names must be of two or more classes, all different, got {shown(known)}")
+    return OneHot(np.eye(len(known))[codes], checked_names("names", list(map(str, known))))
+
+
+def _places(classes: Sequence[str | int], known: Sequence[str | int]) -> np.ndarray:
+    """Place of each class among the known ones; raises ValueError for a class that is not known."""
     places = {name: place for place, name in enumerate(known)}
-    for example, value in enumerate(plain):
+    for example, value in enumerate(classes):
         if value not in places:
             raise BayesattnError(f"classes[{example}] must be one of {shown(known)}, got {shown(value)}")
-    return _from_codes(np.array([places[value] for value in plain]), [str(name) for name in known])
+    return np.array([places[value] for value in classes], int)
 
 
 def names_of_outputs(output_names: Checked, **labels: Checked) -> tuple[str, ...] | None:
@@ -262,15 +277,6 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
         f" values of a function; if they are class numbers, use bayesattn.one_hot(labels) and an architecture with outputs ="
         f" {len(values)}"
     )
-
-
-def _from_codes(codes: np.ndarray, categories: list[str]) -> OneHot:
-    """One-hot labels from category codes; a code of -1 is a missing value."""
-    if np.any(codes < 0):
-        raise BayesattnError(f"classes[{np.argmax(codes < 0)}] must be one of {shown(categories)}, got a missing value")
-    if len(set(categories)) != len(categories) or len(categories) < 2:
-        raise BayesattnError(f"names must be of two or more classes, all different, got {shown(categories)}")
-    return OneHot(np.eye(len(categories))[codes], checked_names("names", categories))
 
 
 def _plain_classes(name: str, classes: Checked) -> list[str] | list[int]:

@@ -99,7 +99,7 @@ def path_inputs(
     examples = len(inputs) * (inputs.shape[1] if readout == EVERY_POSITION else 1)
     require_memory(f"path inputs of {paths} paths", 8 * examples * paths * inputs.shape[2], "use fewer heads")
     xi = traced_path_inputs(jnp.asarray(inputs), weights, readout, nonlinearity, causal, mask, skips)
-    return xi if readout != EVERY_POSITION else _positions(xi, mask)
+    return xi if readout != EVERY_POSITION else _examples_by_position(xi, inputs.shape[1], mask)
 
 
 @with_own_settings
@@ -158,19 +158,17 @@ def paths_from_matrices(
     inputs, mask = checked_tokens("inputs", inputs, mask)
     checked = tuple(checked_matrices(matrices, len(inputs), inputs.shape[1], mask, renormalise))
     xi = _through(inputs, checked, mask, readout, checked_skips(skips, len(checked)))
-    return xi if readout != EVERY_POSITION else _positions(xi, mask)
+    return xi if readout != EVERY_POSITION else _examples_by_position(xi, inputs.shape[1], mask)
 
 
 @partial(jax.jit, static_argnames=("readout", "skips"))
 def _through(inputs: Checked, matrices: Checked, mask: Checked, readout: str, skips: tuple[bool, ...]) -> Array:
-    """Path inputs through matrices of all layers; with readout "all", padding positions are kept."""
-    tokens = inputs.shape[1]
-    rows = readout_rows(tokens, readout, mask)
+    """Path inputs through matrices of all layers; with readout "all", of each path and position, padding included."""
+    rows = readout_rows(inputs.shape[1], readout, mask)
     attention = jnp.broadcast_to(rows, (len(inputs), *rows.shape[1:]))
     for layer, skip in zip(reversed(matrices), reversed(skips), strict=True):
         attention = one_layer_back(attention, layer, skip)
-    xi = jnp.einsum("ept,etf->epf", attention, inputs)
-    return xi if readout != EVERY_POSITION else _by_position(xi, tokens)
+    return jnp.einsum("ept,etf->epf", attention, inputs)
 
 
 def checked_skips(skips: Checked, layers: int) -> tuple[bool, ...]:
@@ -216,19 +214,16 @@ def checked_mask(mask: Checked, examples: int, tokens: int, name: str = "mask") 
     return mask
 
 
-def _by_position(xi: Float[Array, "example path_and_token feature"], tokens: int) -> Array:
-    """Path inputs with an axis of positions before the axis of paths."""
-    by_path = xi.reshape(len(xi), -1, tokens, xi.shape[-1])
-    return jnp.swapaxes(by_path, 1, 2)
-
-
-def _positions(xi: Float[Array, "example token path feature"], mask: np.ndarray | None) -> Array:
+def _examples_by_position(
+    xi: Float[Array, "sequence path_and_token feature"], tokens: int, mask: np.ndarray | None
+) -> Float[Array, "example path feature"]:
     """Path inputs at all tokens that are not padding, one after the other."""
-    return xi.reshape(-1, *xi.shape[2:]) if mask is None else xi[mask]
+    by_position = jnp.swapaxes(xi.reshape(len(xi), -1, tokens, xi.shape[-1]), 1, 2)
+    return by_position.reshape(-1, *by_position.shape[2:]) if mask is None else by_position[mask]
 
 
 def checked_matrices(
-    matrices: Checked, examples: int, tokens: int, mask: np.ndarray | None = None, renormalise: Checked = None
+    matrices: Checked, examples: int, tokens: int, mask: np.ndarray | None, renormalise: Checked = None
 ) -> list[np.ndarray]:
     """Attention matrices of each layer as arrays; raises ValueError as `paths_from_matrices` does."""
     _refuse_one_layer("matrices", matrices, 5)
@@ -236,21 +231,22 @@ def checked_matrices(
     if not layers:
         raise BayesattnError("matrices must hold one array per layer, got none")
     tolerance = max(checked_tolerance(renormalise), ROW_TOLERANCE)
+    padding = None if mask is None else ~mask[:, None, :, None]
     checked, deviations = [], []
     for layer, matrix in enumerate(layers):
-        matrix = real_array(f"matrices[{layer}]", matrix, (examples, "heads", tokens, tokens))
-        matrix = finite(f"matrices[{layer}]", matrix, None if mask is None else ~mask[:, None, :, None])
+        name = f"matrices[{layer}]"
+        matrix = finite(name, real_array(name, matrix, (examples, "heads", tokens, tokens)), padding)
         sums = matrix.sum(-1, keepdims=True)
-        if mask is not None:
-            sums = np.where(mask[:, None, :, None], sums, 1)
-            lost = np.where(mask[:, None, :, None] & ~mask[:, None, None], np.abs(matrix), 0).max()
+        if padding is not None:
+            sums = np.where(padding, 1, sums)
+            lost = np.where(~padding & np.swapaxes(padding, 2, 3), np.abs(matrix), 0).max()
             if lost > ROW_TOLERANCE:
-                raise BayesattnError(f"matrices[{layer}] must not attend to padding, got a weight of {lost:.2g} on it")
+                raise BayesattnError(f"{name} must not attend to padding, got a weight of {lost:.2g} on it")
         deviations.append(np.abs(sums - 1).max())
         if deviations[layer] > tolerance:
             raise BayesattnError(
-                f"matrices[{layer}] must have rows (last axis, keys) that sum to 1, got a row off by"
-                f" {deviations[layer]:.2g}{renormalise_hint(sums, renormalise)}"
+                f"{name} must have rows (last axis, keys) that sum to 1, got a row off by"
+                f" {deviations[layer]:.2g}{_renormalise_hint(sums, renormalise)}"
             )
         checked.append(matrix if renormalise is None else matrix / sums)
     if renormalise is not None and max(deviations) > ROW_TOLERANCE:
@@ -272,7 +268,7 @@ def checked_tolerance(renormalise: Checked) -> float:
     return tolerance
 
 
-def renormalise_hint(sums: np.ndarray, renormalise: float | None) -> str:
+def _renormalise_hint(sums: np.ndarray, renormalise: float | None) -> str:
     """End of the error about row sums: the limit exceeded, or advice if the cause of the deviation from 1 is known."""
     if renormalise is not None:
         return f", more than renormalise, {renormalise:g}"
@@ -355,7 +351,7 @@ def attention_matrices(
 
 
 @partial(jax.jit, static_argnames=("tokens", "readout"))
-def readout_rows(tokens: int, readout: str, mask: Checked = None) -> Float[Array, "example_or_one row token"]:
+def readout_rows(tokens: int, readout: str, mask: Checked) -> Float[Array, "example_or_one row token"]:
     """Weight of each token in the readout: one row, or one per position; with a mask, such rows for each example."""
     if readout == EVERY_POSITION:
         return jnp.eye(tokens)[None]
@@ -390,19 +386,21 @@ def traced_path_inputs(
     causal: bool = False,
     mask: Checked = None,
     skips: tuple[bool, ...] | None = None,
-) -> Float[Array, "example *position path feature"]:
-    """`path_inputs` without checks, for use inside JAX transformations; with readout "all", padding positions are kept."""
+) -> Float[Array, "example path feature"]:
+    """`path_inputs` without checks, for use inside JAX transformations.
+
+    With readout "all", those of each path and position, padding included, the position being the fastest index.
+    """
     tokens, layers = inputs.shape[1], list(zip(weights, skips or (False,) * len(weights), strict=True))
 
-    def one_example(example) -> Float[Array, "*position path feature"]:
+    def one_example(example) -> Float[Array, "path feature"]:
         tokens_of_example, real = example
         real = None if real is None else real[None]
         attention, allowed = readout_rows(tokens, readout, real), allowed_keys(tokens, causal, real)
         for heads, skip in reversed(layers):
             matrices = attention_matrices(tokens_of_example[None], heads, nonlinearity, allowed)
             attention = one_layer_back(attention, matrices, skip)
-        xi = attention @ tokens_of_example
-        return xi[0] if readout != EVERY_POSITION else _by_position(xi, tokens)[0]
+        return (attention @ tokens_of_example)[0]
 
     most_heads = max(map(_heads, weights))
     rows = tokens if readout == EVERY_POSITION else 1

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, one_of, positive_integer, require_memory, seed_number
-from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
@@ -113,7 +113,7 @@ def predict(
         needed = 8 * chains * count * len(inputs) * arch.outputs
         require_memory("draws of f", needed, "raise thin, or predict fewer inputs at a time")
     flat = _flat(drawn)
-    keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), chains * count) if keep_draws else None
+    keys = jax.random.split(stream(seed, "new predictions", model.fingerprint), chains * count) if keep_draws else None
     entries = max(arch.outputs * chains * count, conditional.entries(inputs))
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
@@ -209,7 +209,7 @@ def with_groups(
     wanted = names or (GROUPS if model.compressed is None else ("prior",))
     if not names and "bartlett" not in tree["posterior"]:
         wanted = tuple(name for name in wanted if name != "log_prior")
-    of_model, conditional = fingerprint(model), conditional_of(model)
+    of_model, conditional = model.fingerprint, conditional_of(model)
     drawn = _variables(tree, model, conditional.variables if {*wanted} - PRIOR_GROUPS else ("order_parameter",))
     flat, (chains, count) = _flat(drawn), drawn["order_parameter"].shape[:2]
     made: dict[str, dict[str, np.ndarray]] = {}

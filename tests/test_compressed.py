@@ -20,7 +20,6 @@ import zarr
 import bayesattn as ba
 from bayesattn import gather as gather_module
 from bayesattn import runs
-from bayesattn._util.random import fingerprint
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
 from bayesattn.kernels.conditionals import conditional_moments, is_singular
@@ -195,7 +194,7 @@ def test_what_is_unseen_is_part_of_the_identity(gathered, models, tmp_path):
     """Draws of U would be the same, evidence would not."""
     model, settings = models[1], SETTINGS | {"chains": 1, "draws": 5}
     other = Compressed.restored(gathered.path_inputs, gathered.labels, ResidualExamples(1000, 5.0))
-    assert fingerprint(model) != fingerprint(model.replace(compressed=other))
+    assert model.fingerprint != model.replace(compressed=other).fingerprint
     assert model.replace(compressed=other).gaussian_process.residual.examples == 1000
     runs.sample(model, tmp_path / "run", **settings)
     with pytest.raises(runs.RunError, match="a run with statistics"):
@@ -208,12 +207,12 @@ def test_another_order_of_the_examples_has_the_same_random_numbers(data, models,
     other = Compressed.of(path_inputs, labels)
     assert not np.array_equal(other.triangle, gathered.triangle)
     model = models[1].replace(compressed=other)
-    assert fingerprint(model) == fingerprint(models[1])
+    assert model.fingerprint == models[1].fingerprint
     one, two = (ba.sample(each, **SETTINGS, chains=1, draws=3, seed=1) for each in (model, models[1]))
     assert relative_error(*(tree["posterior"]["order_parameter"].values for tree in (one, two))) < 1e-9
     for factor in (1 + 1e-7, 2.0):
         changed = models[1].replace(compressed=Compressed.of(path_inputs, factor * labels))
-        assert fingerprint(changed) != fingerprint(model)
+        assert changed.fingerprint != model.fingerprint
 
 
 def test_digits_are_kept_at_low_temperature(data):

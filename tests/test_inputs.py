@@ -14,7 +14,6 @@ import pytest
 import bayesattn as ba
 from bayesattn import tasks
 from bayesattn._util.checks import owned
-from bayesattn._util.random import fingerprint
 from bayesattn.classes import class_accuracy
 from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError
@@ -93,7 +92,7 @@ def test_a_model_stays_what_it_is_when_its_data_change(hold, tmp_path):
         features=features[:, 0], values=features[:, 1], query_features=features[:, 0], noise=1, prior=1
     )
     statistics = Compressed(triangle, 6, 2, 3)
-    before = fingerprint(model), fingerprint(latent)
+    before = model.fingerprint, latent.fingerprint
     for _, change in given:
         change()
     assert np.asarray(labels)[0] == 7.0
@@ -102,7 +101,7 @@ def test_a_model_stays_what_it_is_when_its_data_change(hold, tmp_path):
         np.testing.assert_array_equal(array, INPUTS)
     np.testing.assert_array_equal(latent.query_features, INPUTS[:, 0])
     np.testing.assert_array_equal(statistics.triangle, np.triu(flat))
-    assert (fingerprint(model), fingerprint(latent)) == before
+    assert (model.fingerprint, latent.fingerprint) == before
 
 
 def test_tokens_are_those_that_a_model_was_made_of():
@@ -263,7 +262,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
         "hidden_markov", width=whole(3), seed=whole(1), task={"examples": whole(8), "test_examples": np.int32(4)}
     )
     plain = ba.load_model("hidden_markov", width=3, seed=1, task={"examples": 8, "test_examples": 4})
-    assert fingerprint(model) == fingerprint(plain)
+    assert model.fingerprint == plain.fingerprint
     job = ba.samplers.Job(chains=whole(2), warmup=np.uint8(5), draws=jnp.int32(6), seed=np.array(1))
     assert job == ba.samplers.Job(chains=2, warmup=5, draws=6, seed=1)
     assert model.replace(width=whole(4)).architecture.widths == (4, 4, 4)

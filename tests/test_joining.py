@@ -12,7 +12,6 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn import models, runs
-from bayesattn._util.random import fingerprint
 from bayesattn.checks import theory_predictions
 from bayesattn.checks.diagnostics import summary
 from bayesattn.checks.theory_predictions import Predicted
@@ -259,7 +258,7 @@ def test_what_decides_no_posterior_may_differ(model, several):
     """Test examples, names, and the last bit of inputs that another processor computed."""
     other = model.replace(test_path_inputs=None, test_labels=None, name="x", head_names=[["a", "b"]], tokens=None)
     near = model.replace(path_inputs=model.path_inputs * (1 + 1e-15), tokens=None)
-    assert fingerprint(near) != fingerprint(model)
+    assert near.fingerprint != model.fingerprint
     theory = Predicted(np.eye(2), 1.1 * np.eye(2), 0.1, None)
     expected = several[0]["posterior"]["order_parameter"].values.mean((0, 1))
     for same in (model, other, near):
@@ -370,9 +369,9 @@ def test_runs_of_earlier_versions_whose_attribute_is_a_dictionary_open(model, ru
 
 def test_a_fingerprint_is_computed_once_of_data_that_nobody_can_change(model, monkeypatch):
     made = model.replace(temperature=0.7)
-    first = fingerprint(made)
-    monkeypatch.setattr("bayesattn._util.random.digest", lambda *_: "computed again")
-    assert fingerprint(made) == first
+    first = made.fingerprint
+    monkeypatch.setattr("bayesattn.models.posterior.digest", lambda *_: "computed again")
+    assert made.fingerprint == first
 
 
 def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):

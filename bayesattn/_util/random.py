@@ -5,36 +5,12 @@ With one stream for all, runs with the same seed would share their random number
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 from numpy.typing import ArrayLike
-
-from bayesattn._util.plain_values import PlainDict
-
-IMPLEMENTATION = "threefry2x32"
-"""Implementation of all random keys."""
-
-
-class Identified(Protocol):
-    """Model whose settings and arrays distinguish its posterior from others."""
-
-    def table(self) -> PlainDict:
-        """Settings that determine the posterior."""
-        ...
-
-    @property
-    def identifying_arrays(self) -> Sequence[ArrayLike]:
-        """Arrays that determine the posterior."""
-        ...
-
-
-_fingerprints: WeakKeyDictionary[Identified, str] = WeakKeyDictionary()
 
 
 def first_key(seed: int) -> Key[Array, ""]:
@@ -43,8 +19,8 @@ def first_key(seed: int) -> Key[Array, ""]:
 
 
 def key_of(words: ArrayLike) -> Key[Array, "..."]:
-    """Keys made from their words, which lie on the last axis."""
-    return jax.random.wrap_key_data(jnp.asarray(np.asarray(words, np.uint32)), impl=IMPLEMENTATION)
+    """Threefry keys made from their words, which lie on the last axis."""
+    return jax.random.wrap_key_data(jnp.asarray(np.asarray(words, np.uint32)), impl="threefry2x32")
 
 
 def stream(seed: int, *purpose: str) -> Key[Array, ""]:
@@ -57,18 +33,8 @@ def branch(key: Key[Array, ""], *purpose: str) -> Key[Array, ""]:
 
     JAX's `fold_in(key, n)` is the n-th key of a split, so a hash is folded in rather than a small number.
     """
-    digest = hashlib.sha256("\n".join(purpose).encode()).digest()
-    return jax.random.fold_in(key, int.from_bytes(digest[:4], "big"))
-
-
-def fingerprint(model: Identified) -> str:
-    """SHA-256 of the settings and data that determine a posterior, not of its name or its test examples.
-
-    Computed once per model, whose data are read-only.
-    """
-    if model not in _fingerprints:
-        _fingerprints[model] = digest(model.table() | {"task": None}, *model.identifying_arrays)
-    return _fingerprints[model]
+    hashed = hashlib.sha256("\n".join(purpose).encode()).digest()
+    return jax.random.fold_in(key, int.from_bytes(hashed[:4], "big"))
 
 
 def rounded(array: np.ndarray) -> np.ndarray:

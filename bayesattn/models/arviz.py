@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesattn._util.plain_values import PlainMapping
-from bayesattn._util.random import fingerprint
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior
@@ -81,7 +80,7 @@ def data_groups(model: Posterior, tokens: bool = False) -> Groups:
     """Groups observed_data and constant_data; the latter includes tokens and their attention if `tokens`."""
     observed, *names = type(model).data_names
     names += ["temperature", "test_labels", "noise", "prior"]
-    constant = {"fingerprint": fingerprint(model)} | {name: getattr(model, name, None) for name in names}
+    constant = {"fingerprint": model.fingerprint} | {name: getattr(model, name, None) for name in names}
     if tokens and (own := getattr(model, "tokens", None)) is not None:
         constant |= {"token_inputs": own.inputs, "token_mask": own.mask}
         constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(own.matrices)}

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import OwnsArrays, one_of
 from bayesattn._util.plain_values import PlainDict
-from bayesattn._util.random import first_key
+from bayesattn._util.random import digest, first_key
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn.errors import BayesattnError
@@ -109,6 +109,11 @@ class Posterior(OwnsArrays, Described, abc.ABC):
     def identifying_arrays(self) -> list[np.ndarray]:
         """Arrays that, together with the settings, distinguish the posterior from others."""
         return [getattr(self, name) for name in self.posterior_names]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the settings and data that determine the posterior, not of its name or its test examples."""
+        return digest(self.table() | {"task": None}, *self.identifying_arrays)
 
     @with_own_settings
     def numpyro(self, parameterisation: str | None = None) -> Callable[[], None]:

@@ -16,7 +16,6 @@ import tomli_w
 from bayesattn import likelihoods
 from bayesattn._util.checks import shown
 from bayesattn._util.plain_values import PlainDict, PlainMapping
-from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError
@@ -51,7 +50,7 @@ def described(model: Posterior, tokens: bool = False) -> PlainDict:
         "kind": type(model).__name__,
         "model": tomli_w.dumps(plain_table(model.table())),
         "about_model": names_of(model, tokens),
-        "fingerprint": fingerprint(model),
+        "fingerprint": model.fingerprint,
     }
 
 
@@ -211,7 +210,7 @@ def model_in(tree: "xr.DataTree") -> Posterior:
             " and constant_data; got a tree that does not: use the tree as it was sampled, or pass model="
             + (" and remove that attribute" if about else "")
         ) from None
-    if recorded and recorded != {fingerprint(model)}:  # Runs of earlier versions have no fingerprint.
+    if recorded and recorded != {model.fingerprint}:  # Runs of earlier versions have no fingerprint.
         raise BayesattnError(
             f"draws must be of the model that their attribute {ATTRIBUTE!r} describes, got data of another, or some of its"
             " examples: use the tree as it was sampled, or remove that attribute and pass model="

@@ -19,7 +19,7 @@ from scipy import stats
 
 from bayesattn._util.checks import positive_integer
 from bayesattn._util.plain_values import PlainDict
-from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uniform_probability
 from bayesattn.errors import BayesattnError
@@ -135,7 +135,7 @@ def simulate(model: NetworkPosterior, simulations: int, seed: int = 0) -> Simula
         return labels, _ranked(drawn, labels, model)
 
     labels, quantities = jax.jit(of_each(one))(
-        jax.random.split(stream(seed, "simulations", fingerprint(model)), simulations)
+        jax.random.split(stream(seed, "simulations", model.fingerprint), simulations)
     )
     return Simulations(np.asarray(labels), np.asarray(quantities))
 
@@ -179,7 +179,7 @@ def calibrate(
     ranks, kept, bias = [], [], []
     for first in range(0, count, SIMULATIONS_PER_BATCH):
         batch = slice(first, min(first + SIMULATIONS_PER_BATCH, count))
-        key = stream(seed, "calibration", fingerprint(model), job.sampler_name, job.parameterisation, str(first))
+        key = stream(seed, "calibration", model.fingerprint, job.sampler_name, job.parameterisation, str(first))
         outputs = _posterior_draws(model, simulations.labels[batch], job, key)
         posterior = outputs["posterior"]
         ranked = np.asarray(ranked_of_all(posterior, simulations.labels[batch]))
@@ -239,7 +239,7 @@ def joint_test(
             " earlier labels; use calibration.calibrate instead"
         )
     tuning_key, start_key, fresh_key = jax.random.split(
-        stream(seed, "joint test", fingerprint(model), job.sampler_name, job.parameterisation), 3
+        stream(seed, "joint test", model.fingerprint, job.sampler_name, job.parameterisation), 3
     )
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
     # Neither the transition nor its whitening may depend on the drawn labels. Whitening is by the prior, or by the model's

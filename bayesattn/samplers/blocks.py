@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import begin_drawing
-from bayesattn._util.random import branch, fingerprint, stream
+from bayesattn._util.random import branch, stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
@@ -132,7 +132,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
             prepared = curvature.refined(model, prepared)
     arrays = {name: array for name, array in prepared.items() if name != "replicas"}
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **arrays)
-    key, options = stream(job.seed, "chains", fingerprint(model), job.sampler_name, job.parameterisation), job.options
+    key, options = stream(job.seed, "chains", model.fingerprint, job.sampler_name, job.parameterisation), job.options
     if job.sampler in WITH_REPLICAS and options.get("replicas", AUTO) == AUTO:
         if "replicas" not in prepared:
             found = suited_replicas(kind.program, branch(key, "pilot"), posterior)

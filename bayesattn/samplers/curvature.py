@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
 from bayesattn._util.plain_values import PlainDict
-from bayesattn._util.random import branch, fingerprint, stream
+from bayesattn._util.random import branch, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models import Collapsed, Model, collapsed
 from bayesattn.samplers.hmc import Hmc
@@ -56,7 +56,7 @@ def whitened_by_mean_curvature(model: Model, prepared: PlainDict) -> PlainDict:
     Deterministic: the random keys of the short chains do not depend on the seed of the job.
     """
     shapes = collapsed.structure(model)
-    key, posterior = stream(0, "curvature", fingerprint(model)), Collapsed.of(model, **prepared)
+    key, posterior = stream(0, "curvature", model.fingerprint), Collapsed.of(model, **prepared)
     chain = program_of(posterior, Hmc, {"num_steps": LEAPFROG_STEPS}, STEPS_PER_ROUND, ("order_parameter",))
     for number in range(ROUNDS):
         posterior = posterior.with_prepared(prepared)

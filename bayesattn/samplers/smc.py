@@ -19,7 +19,7 @@ from numpyro.infer.util import compute_log_probs
 from scipy import special
 
 from bayesattn._util.checks import positive, positive_integer, require_kind, seed_number
-from bayesattn._util.random import fingerprint, first_key, stream
+from bayesattn._util.random import first_key, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
@@ -140,7 +140,7 @@ def anneal(
         positive("error", error)
     posterior = parameterisation_of(model, parameterisation).ready(model, weights=weights)
     while True:
-        key = stream(seed, "annealing", fingerprint(model), parameterisation, str(particles))
+        key = stream(seed, "annealing", model.fingerprint, parameterisation, str(particles))
         final, excluded = _pass(key, ToPosterior(posterior), islands, particles, moves)
         if error is None or final.error <= error or 2 * islands * particles > MOST_PARTICLES:
             break
@@ -203,7 +203,7 @@ def anneal_logits(
     require_kind("model", model, AttentionModel)
     _check_numbers(islands, particles, moves, seed)
     posterior = CollapsedAttention.of(model)
-    key = stream(seed, "annealing logits", fingerprint(model), str(particles))
+    key = stream(seed, "annealing logits", model.fingerprint, str(particles))
     uniform_key, key = jax.random.split(key)
     at = AtScale(posterior, jnp.zeros(()))
     current, excluded = _pass(uniform_key, ToPosterior(at.scaled), islands, particles, moves)

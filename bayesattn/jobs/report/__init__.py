@@ -13,7 +13,7 @@ import xarray as xr
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.plain_values import PlainDict
-from bayesattn._util.random import digest, fingerprint
+from bayesattn._util.random import digest
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validate import validate
@@ -145,7 +145,7 @@ def _but_for_seed(run: Run) -> str:
     """Digest of everything except seeds and numbers of chains, which is equal for runs whose draws can be joined."""
     settings = {name: value for name, value in job_table(run.job).items() if name not in SETTINGS_THAT_MAY_DIFFER}
     data = [getattr(run.model, name) for name in run.model.data_names]
-    return digest([fingerprint(run.model), settings, run.drawn], *(array for array in data if array is not None))
+    return digest([run.model.fingerprint, settings, run.drawn], *(array for array in data if array is not None))
 
 
 def _titles(runs: list[Run]) -> list[str]:
@@ -164,7 +164,7 @@ def _has_theory(model: Posterior) -> TypeGuard[Model]:
 
 def _posterior(model: Model) -> str:
     """Digest of posterior and test inputs, which determine the theory of a model."""
-    return digest(fingerprint(model), *([] if model.test_path_inputs is None else [model.test_path_inputs]))
+    return digest(model.fingerprint, *([] if model.test_path_inputs is None else [model.test_path_inputs]))
 
 
 def _theory(run: Run, posterior: str) -> Predicted:
@@ -190,7 +190,7 @@ def _combining(run: Run, known: dict[str, str]) -> str:
     model: Posterior = run.model
     if not _has_theory(model) or model.architecture.paths < 2:
         return ""
-    of_all_widths = fingerprint(model.replace(width=1))
+    of_all_widths = model.replace(width=1).fingerprint
 
     def compute() -> str:
         try:

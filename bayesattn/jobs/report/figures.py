@@ -10,7 +10,6 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from bayesattn._util.random import fingerprint
 from bayesattn.checks.diagnostics import Diagnostics
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs.plots.run import HEIGHTS, WIDTH, draw
@@ -96,7 +95,7 @@ def by_model(validations: list[Validation]) -> list[list[Validation]]:
     groups: dict[tuple[str, int], list[Validation]] = {}
     earlier: Counter[tuple[str, int]] = Counter()
     for validation in validations:
-        same = fingerprint(validation.model.replace(width=1))
+        same = validation.model.replace(width=1).fingerprint
         groups.setdefault((same, earlier[same, validation.width]), []).append(validation)
         earlier[same, validation.width] += 1
     return [*groups.values()]
