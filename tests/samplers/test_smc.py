@@ -119,7 +119,7 @@ def test_logits_may_be_annealed_instead():
     assert found.powers[[0, -1]].tolist() == [0, 1]
     assert np.all(np.diff(found.powers) > 0)
     assert dict(found.draws["posterior"].sizes)["chain"] == 4
-    with pytest.raises(BayesattnError, match="model must be a bayesattn.AttentionModel, got LatentModel"):
+    with pytest.raises(BayesattnError, match=r"model must be a bayesattn\.AttentionModel, got LatentModel"):
         anneal_logits(LatentModel(features=np.zeros((1, 1)), values=np.zeros((1, 1)), noise=1.0, prior=1.0))
     with pytest.raises(BayesattnError, match="particles must be a multiple of moves = 8, got 12"):
         anneal_logits(model, particles=12)
