@@ -51,17 +51,14 @@ class Tempering(Described):
 
     @property
     def barrier(self) -> float:
-        """Sum of the rejection probabilities from power 1 to power 0, mean of the chains.
-
-        With twice as many replicas, exchanges would cost half as many transitions of all of them as with many more
-        (Syed et al. 2022).
-        """
+        """Sum of the rejection probabilities, mean of the chains; replicas should be twice as many (Syed et al. 2022)."""
         return float(self.barriers.sum(1).mean())
 
     @property
     def most_round_trips(self) -> float:
         """Round trips of a chain if states at a power were independent: n / (2 + 2 sum r / (1 - r)) of n draws."""
-        rates = 1 / (2 + 2 * np.sum(self.barriers / (1 - self.barriers), axis=1))
+        with np.errstate(divide="ignore"):  # A pair that was never exchanged lets no replica through.
+            rates = 1 / (2 + 2 * np.sum(self.barriers / (1 - self.barriers), axis=1))
         return float(self.replica_at.shape[1] * rates.mean())
 
     def warnings(self) -> list[str]:

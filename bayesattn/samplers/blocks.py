@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import begin_drawing
-from bayesattn._util.random import branch, stream
+from bayesattn._util.random import stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
@@ -135,7 +135,9 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     key, options = stream(job.seed, "chains", model.fingerprint, job.sampler_name, job.parameterisation), job.options
     if job.sampler in WITH_REPLICAS and options.get("replicas", AUTO) == AUTO:
         if "replicas" not in prepared:
-            found = suited_replicas(kind.program, branch(key, "pilot"), posterior)
+            # The same for all seeds, so that their draws can be put together.
+            pilot_key = stream(0, "pilot", model.fingerprint, job.parameterisation)
+            found = suited_replicas(kind.program, pilot_key, posterior)
             prepared = prepared | {"replicas": jnp.array(found)}
         options = {**options, "replicas": int(prepared["replicas"])}
     if pair:

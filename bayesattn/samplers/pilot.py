@@ -1,5 +1,6 @@
 """What a NumPyro program says before any chain: draws from its prior, its likelihood at a power, how far apart they are."""
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +42,8 @@ def suited_replicas(program: Callable, key: Key[Array, ""], *args: Any, **kwargs
     """
     if not draws_prior(program, *args, **kwargs):
         return USUAL_REPLICAS
+    if not all(isinstance(leaf, jax.Array | np.ndarray | numbers.Number) for leaf in jax.tree.leaves((args, kwargs))):
+        program, args, kwargs = partial(program, *args, **kwargs), (), {}  # Others cannot be traced.
     prior_key, annealing_key = jax.random.split(key)
     path = FromPrior(program, args, kwargs)
     points = np.asarray(_prior_points(jax.random.split(prior_key, PILOT_PARTICLES), path))

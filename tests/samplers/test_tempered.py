@@ -7,6 +7,7 @@ of all layers but the first, standard normal a priori, with the labels' covarian
 commit b5e0742 is its code.
 """
 
+from functools import partial
 from pathlib import Path
 
 import arviz_stats
@@ -258,6 +259,8 @@ def test_priors_that_cannot_be_drawn_are_moved_by_trajectories():
             numpyro.sample("y", dist.Normal(x, 1.0), obs=jnp.ones(3))
 
     assert [pilot.draws_prior(program) for program in (improper, masked, scaled, bounded)] == [False] * 3 + [True]
+    named = partial(lambda kind, x: scaled() if kind == "scaled" else bounded(), x=jnp.ones(1))
+    assert pilot.suited_replicas(named, jax.random.key(0), "bounded") == pilot.FEWEST_REPLICAS
     assert pilot.suited_replicas(improper, jax.random.key(0)) == pilot.USUAL_REPLICAS
 
 
