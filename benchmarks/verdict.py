@@ -11,10 +11,10 @@ import numpy as np
 import xarray as xr
 
 import bayesattn as ba
+from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, MARGIN
 from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
-from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, MARGIN
 
 SEEDS = 20
 CHAINS, WARMUP, DRAWS = 4, 200, (100, 400, 1000)

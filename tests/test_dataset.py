@@ -53,7 +53,7 @@ def test_compressed_examples_have_the_same_posterior(tmp_path):
         ({"labels": LABELS}, "labels must not be given together with dataset"),
         ({"dataset": {}}, r"dataset must be a bayesattn\.Dataset, got \{\}"),
         ({"likelihood": ba.Gaussian(0.5)}, r"temperature must be that of the likelihood, 0\.5, or left out, got 0\.3"),
-        ({"statistics": None}, "field of a model must be one of"),
+        ({"statistics": None}, r"field of a model must be one that help\(bayesattn\.Model\) lists, got 'statistics'$"),
     ],
 )
 def test_a_model_says_what_it_was_given(fields, message):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from bayesattn.checks.criteria import doubts_about
 from bayesattn.checks.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.checks.mixing import FEWEST_DRAWS, FEWEST_DRAWS_FOR_TAILS, moments, tail_shapes
-from bayesattn.checks.verdict import doubts_about
 from bayesattn.errors import BayesattnError
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.checks.verdict import VERDICTS
+from bayesattn.checks.criteria import VERDICTS
 from bayesattn.jobs import cli
 from bayesattn.jobs.sweep.plan import SweepTable
 from bayesattn.questions import exchangeable

@@ -245,10 +245,10 @@ def one_of(name: str, value: Checked, choices: Iterable[str]) -> str:
     return value
 
 
-def suggestion(value: Checked, choices: Iterable[str]) -> str:
-    """Suggestion of the closest choice, as the end of a sentence; empty if nothing is close."""
-    near = difflib.get_close_matches(value, list(choices), 1) if isinstance(value, str) and len(value) < 100 else []
-    return f"; did you mean {near[0]!r}?" if near else ""
+def suggestion(value: Checked, choices: Iterable[str], most: int = 1) -> str:
+    """Suggestion of the closest choices, as the end of a sentence; empty if nothing is close."""
+    near = difflib.get_close_matches(value, list(choices), most) if isinstance(value, str) and len(value) < 100 else []
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def shown(value: Checked) -> str:

@@ -1,4 +1,4 @@
-"""Statistics of ranks: tests of uniformity, effective share of independent draws, and comparison of two samples.
+"""Ranks among draws, tests of their uniformity, effective share of independent draws, comparison of two samples.
 
 ArviZ's bands (`arviz_stats.ecdf_utils`) are simulated and apply to one sample. The level of a verdict needs exact
 probabilities over several quantities at once, and ranks of several chains need a different band.
@@ -20,6 +20,15 @@ ROUNDING = 1e-9
 BAND_LEVEL = 0.01
 BAND_SIMULATIONS = 1000
 """Number of simulations of mixed chains, for the band of their ECDFs."""
+
+
+def ranks_among(
+    draws: Float[np.ndarray, "simulation draw quantity"],
+    values: Float[np.ndarray, "simulation quantity"],
+    rng: np.random.Generator,
+) -> Int[np.ndarray, "simulation quantity"]:
+    """Number of a simulation's L draws below its value, 0 to L, for each quantity; `rng` breaks ties at random."""
+    return rng.integers(np.sum(draws < values[:, None], 1), np.sum(draws <= values[:, None], 1), endpoint=True)
 
 
 def ecdf_band(simulations: int, draws: int, level: float = 0.05) -> tuple[np.ndarray, np.ndarray]:

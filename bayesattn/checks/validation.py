@@ -19,17 +19,10 @@ from bayesattn._util.text import Described, with_error
 from bayesattn.checks.accuracy import Accuracy
 from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.comparison import Compared, level_of_each, next_order
+from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, DRAWS_PER_FREEDOM, HOLDS, doubts_about, percent
 from bayesattn.checks.diagnostics import Diagnostics
 from bayesattn.checks.mixing import from_below_diagonal
 from bayesattn.checks.theory_predictions import Matrix, size_of
-from bayesattn.checks.verdict import (
-    CANNOT_TELL,
-    DOES_NOT_HOLD,
-    DRAWS_PER_FREEDOM,
-    HOLDS,
-    doubts_about,
-    percent,
-)
 from bayesattn.models import Model
 
 if TYPE_CHECKING:

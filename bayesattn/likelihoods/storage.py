@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from bayesattn._util.checks import positive, shown
+from bayesattn._util.checks import shown
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods.categorical import Categorical
@@ -79,31 +79,6 @@ def require_usable(likelihood: Likelihood, labels: np.ndarray) -> None:
             f"log_prob of likelihood {type(likelihood).__name__} must have a number for each example, shape"
             f" {labels.shape[:1]}, got {shape}: sum over outputs, not over examples"
         )
-
-
-def likelihood_from(likelihood: Likelihood | None, temperature: float | None) -> Likelihood:
-    """The given likelihood, or the Gaussian one at the given temperature."""
-    if likelihood is None:
-        return Gaussian(positive("temperature", temperature))
-    if not isinstance(likelihood, Likelihood):
-        raise BayesattnError(
-            f"likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical(T), got {shown(likelihood)}"
-        )
-    own = getattr(likelihood, "temperature", None)
-    if temperature is not None and temperature != own:
-        raise BayesattnError(
-            f"temperature must be that of the likelihood, {shown(own)}, or left out, got {shown(temperature)}"
-        )
-    return likelihood
-
-
-def at_temperature(likelihood: Likelihood, temperature: float) -> Likelihood:
-    """The same likelihood at another temperature; raises ValueError for one that has none."""
-    if not hasattr(likelihood, "temperature"):
-        raise BayesattnError(
-            f"temperature must be left out with a likelihood that has none, {likelihood!r}: replace the likelihood"
-        )
-    return dataclasses.replace(likelihood, temperature=positive("temperature", temperature))
 
 
 def restored(name: str, settings: PlainMapping) -> Likelihood:

@@ -127,7 +127,7 @@ class AttentionModel(NetworkPosterior):
                 f" values={self.values!r}"
             )
 
-    def require_gaussian(self) -> None:
+    def require_theory(self) -> None:
         """Always raise ValueError, because the theory applies only to networks with fixed attention."""
         raise BayesattnError(NO_FIXED_ATTENTION)
 

@@ -192,7 +192,7 @@ class Model(NetworkPosterior):
             table["statistics"] = {"examples": self.examples, "unexplained": float(f"{residual.square:.9g}")}
         return table
 
-    def require_gaussian(self) -> None:
+    def require_theory(self) -> None:
         """Raise ValueError if the likelihood is not Gaussian, because there is then no theory in closed form."""
         require_gaussian(self.likelihood)
 

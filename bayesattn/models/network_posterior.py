@@ -11,21 +11,13 @@ from typing import Any, ClassVar, Self, TypeGuard
 
 import numpy as np
 
-from bayesattn._util.checks import labels_array, one_of, require_kind, shown
+from bayesattn._util.checks import labels_array, positive, require_kind, shown, suggestion
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
-from bayesattn.likelihoods import (
-    Likelihood,
-    at_temperature,
-    is_built_in,
-    likelihood_from,
-    name_of,
-    require_usable,
-    settings_of,
-)
+from bayesattn.likelihoods import Gaussian, Likelihood, is_built_in, name_of, require_usable, settings_of
 from bayesattn.models.posterior import Posterior
 
 ARCHITECTURE_FIELDS = tuple(each.name for each in dataclasses.fields(Architecture))
@@ -129,8 +121,11 @@ class NetworkPosterior(Posterior):
             "architecture": ARCHITECTURE_FIELDS,
             "likelihood": ("temperature",),
         }
+        known = {*current}.union(*parts.values())
         for name in changes:
-            one_of("field of a model", name, sorted({*current}.union(*parts.values())))
+            if name not in known:
+                listed = f"one that help(bayesattn.{type(self).__name__}) lists"
+                raise BayesattnError(f"field of a model must be {listed}, got {name!r}{suggestion(name, known, 3)}")
         of_dataset = {name: changes[name] for name in parts["dataset"] if name in changes}
         of_architecture = {name: changes[name] for name in ARCHITECTURE_FIELDS if name in changes}
         new = {name: changes.get(name, value) for name, value in current.items()}
@@ -182,7 +177,7 @@ class NetworkPosterior(Posterior):
         return [doubt for doubt in doubts if doubt]
 
     @abc.abstractmethod
-    def require_gaussian(self) -> None:
+    def require_theory(self) -> None:
         """Raise ValueError if there is no theory in closed form."""
 
     def table(self) -> PlainDict:
@@ -267,9 +262,26 @@ def _architecture(architecture: Architecture | None, parts: PlainDict) -> Archit
 
 def _likelihood(new: Likelihood | None, own: Likelihood | None, temperature: Any) -> Likelihood:
     """Likelihood of a model: a new one, its own, at another temperature if one is given, or the Gaussian one."""
-    if new is None and own is not None:
-        return own if temperature is None else at_temperature(own, temperature)
-    return likelihood_from(new, temperature)
+    if new is None:
+        if own is None:
+            return Gaussian(positive("temperature", temperature))
+        if temperature is None:
+            return own
+        if not hasattr(own, "temperature"):
+            raise BayesattnError(
+                f"temperature must be left out with a likelihood that has none, {own!r}: replace the likelihood"
+            )
+        return dataclasses.replace(own, temperature=positive("temperature", temperature))
+    if not isinstance(new, Likelihood):
+        raise BayesattnError(
+            f"likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical(T), got {shown(new)}"
+        )
+    its_own = getattr(new, "temperature", None)
+    if temperature is not None and temperature != its_own:
+        raise BayesattnError(
+            f"temperature must be that of the likelihood, {shown(its_own)}, or left out, got {shown(temperature)}"
+        )
+    return new
 
 
 def is_network(posterior: object) -> TypeGuard[NetworkPosterior]:

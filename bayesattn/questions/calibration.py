@@ -21,7 +21,7 @@ from bayesattn._util.checks import positive_integer
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uniform_probability
+from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, ranks_among, uniform_probability
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model, collapsed, parameterisation_of
 from bayesattn.models.conditional import conditional_of
@@ -187,9 +187,8 @@ def calibrate(
             raise FloatingPointError(
                 f"sampler {job.sampler_name!r} met a value that is not finite; a smaller step size may help"
             )
-        truth = simulations.quantities[batch, None]
-        # If U is singular, correlations are 1 or -1; such ties are broken at random.
-        ranks.append(ties.integers(np.sum(ranked < truth, 1), np.sum(ranked <= truth, 1), endpoint=True))
+        # Ties occur if U is singular: correlations are then 1 or -1.
+        ranks.append(ranks_among(ranked, simulations.quantities[batch], ties))
         kept.append(ranked)
         if job.sampler in BIASED:
             deviation = posterior["order_parameter"].std(1)

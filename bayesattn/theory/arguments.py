@@ -22,7 +22,7 @@ def require_gaussian_model(model: Checked) -> None:
     """Raise ValueError unless `model` is a `bayesattn.Model` with Gaussian labels; the theory cannot import that class."""
     if not isinstance(getattr(model, "architecture", None), Architecture):
         raise BayesattnError(f"model must be a bayesattn.Model, got {type(model).__name__}")
-    model.require_gaussian()
+    model.require_theory()
 
 
 def refuse_traced(function: str, **arguments: object) -> None:

@@ -115,7 +115,7 @@ def require_prunable(model: Model) -> None:
         raise BayesattnError("pruning needs test_path_inputs and test_labels, got a model without them")
     if model.architecture.extensions:
         raise BayesattnError(f"pruning is of networks of one output and without skips, got {model.architecture!r}")
-    model.require_gaussian()
+    model.require_theory()
 
 
 @with_own_settings

@@ -10,10 +10,10 @@ import numpy as np
 from bayesattn import theory
 from bayesattn.checks.accuracy import ALL_PATHS, share_right
 from bayesattn.checks.alignment import gp_kernel
+from bayesattn.checks.criteria import DRAWS_PER_FREEDOM
 from bayesattn.checks.theory_predictions import gp_mean, mean_predictor
 from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
-from bayesattn.checks.verdict import DRAWS_PER_FREEDOM
 from bayesattn.models.model import Model
 from bayesattn.questions.heads.units import heads_of
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, listed, mean_of, pooled

@@ -768,7 +768,7 @@ def test_a_disk_that_fails_is_a_failure_not_an_interruption(model, tmp_path, mon
             raise OSError(number, os.strerror(number))
         write(arrays, chains, first, outputs)
 
-    monkeypatch.setattr("bayesattn.jobs.runs.sampling.write_region", fail)
+    monkeypatch.setattr("bayesattn.jobs.runs.recorder.write_region", fail)
     with pytest.raises(OSError, match="while writing a block; the blocks before it are safe"):
         runs.sample(model, tmp_path / "run", **JOB)
     assert runs.Run(tmp_path / "run").state == "failed"

@@ -256,7 +256,7 @@ def test_draws_that_memory_cannot_hold(model):
 
 def test_misspelt_names_of_models(model):
     refused(lambda: models.collapsed.prepare(model, "lapalce"), "whitening must be one of", "did you mean 'laplace'?")
-    refused(lambda: model.replace(temprature=3), "field of a model must be one of", "did you mean 'temperature'?")
+    refused(lambda: model.replace(labls=3), "lists, got 'labls'; did you mean 'labels' or 'test_labels'?")
 
 
 @pytest.mark.parametrize("parameterisation", ["path", "token"])

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, left_out
+from bayesattn.prediction import class_scores
 from bayesattn.predictive import PosteriorPrediction
 from bayesattn.questions import calibration
 from tests.conftest import relative_error

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
+from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 from reproductions import page, processes, registry, results
 from reproductions import stored as stored_results
 from reproductions.__main__ import main

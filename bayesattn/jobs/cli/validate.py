@@ -12,14 +12,14 @@ from bayesattn._util.checks import positive
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import Bars
 from bayesattn._util.text import rounded, with_error
-from bayesattn.checks import verdict
+from bayesattn.checks import criteria
 from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent, percent_with_error
 from bayesattn.checks.comparison import Compared
+from bayesattn.checks.criteria import LEVEL, MARGIN
 from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.checks.scaling import Slope, remainder, scaling
 from bayesattn.checks.theory_predictions import predicted
 from bayesattn.checks.validation import Validation
-from bayesattn.checks.verdict import LEVEL, MARGIN
 from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.plots import validation_figure
 from bayesattn.jobs.tables import Row, entry_row
@@ -31,14 +31,14 @@ from bayesattn.tasks.load import load_validate_table
 from bayesattn.tasks.tables import ValidateTable
 
 EXIT_STATUSES = {
-    verdict.HOLDS: screen.HOLDS,
-    verdict.DOES_NOT_HOLD: screen.FAILS,
-    verdict.CANNOT_TELL: screen.CANNOT_TELL,
+    criteria.HOLDS: screen.HOLDS,
+    criteria.DOES_NOT_HOLD: screen.FAILS,
+    criteria.CANNOT_TELL: screen.CANNOT_TELL,
 }
 ANSWERS = {
-    verdict.HOLDS: ("It holds", "green"),
-    verdict.DOES_NOT_HOLD: ("It does NOT hold", "red"),
-    verdict.CANNOT_TELL: ("The draws cannot tell", "yellow"),
+    criteria.HOLDS: ("It holds", "green"),
+    criteria.DOES_NOT_HOLD: ("It does NOT hold", "red"),
+    criteria.CANNOT_TELL: ("The draws cannot tell", "yellow"),
 }
 MOST_DIFFERING_ENTRIES, FARTHEST_ENTRIES = 10, 3
 """Numbers of off-diagonal entries of U shown: entries that differ, and entries with the largest |z|, always shown."""
@@ -93,7 +93,7 @@ def validate(
     settings = _settings(usual, sampler, parameterisation, chains, warmup, draws, seed)
     widths, theory_widths = width or usual.widths, theory_width or usual.theory_widths
     first = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed)
-    first.require_gaussian()
+    first.require_theory()
     cases = {n: first.replace(width=n) for n in (*widths, *theory_widths)}
     choose = temperature is None and first.validation_labels is not None
     tried = temperatures.TEMPERATURES if choose else [first.temperature]
@@ -170,10 +170,10 @@ def _with_watched_examples(model: Model) -> Model:
 
 def _content(results: list[Validation], slopes: Slopes, curve: Curve, theory_seconds: float) -> PlainDict:
     """All numbers as plain values, for JSON."""
-    answer = verdict.overall([result.verdict for result in results])
+    answer = criteria.overall([result.verdict for result in results])
     return {
         "verdict": answer,
-        "holds": answer == verdict.HOLDS,
+        "holds": answer == criteria.HOLDS,
         "bound": max(result.bound for result in results) if all(result.usable for result in results) else None,
         "margin": results[0].margin,
         "level": LEVEL,
@@ -201,7 +201,7 @@ def _print_verdict(results: list[Validation], slopes: Slopes, content: PlainDict
     answer, colour = ANSWERS[content["verdict"]]
     if content["holds"]:
         answer += f" to within {100 * content['bound']:.2g} % of U and predictor"
-    elif content["verdict"] == verdict.CANNOT_TELL:
+    elif content["verdict"] == criteria.CANNOT_TELL:
         answer += f" whether it does to within {100 * content['margin']:.2g} %"
     screen.say(
         f"Does the theory hold on {model}? {answer}. Over all comparisons, the probability of rejecting a correct theory"

@@ -77,8 +77,8 @@ def validation_figure(
 
 def _validated(validations: Checked) -> list[Validation]:
     """Validations unchanged, and draws compared with the theory of their model."""
+    from bayesattn.checks.criteria import LEVEL
     from bayesattn.checks.validate import validate
-    from bayesattn.checks.verdict import LEVEL
 
     several = [*validations] if isinstance(validations, list | tuple) else [validations]
     if not several:

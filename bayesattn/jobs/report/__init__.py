@@ -15,9 +15,9 @@ from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import digest
 from bayesattn._util.settings import with_own_settings
+from bayesattn.checks.criteria import LEVEL
 from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validate import validate
-from bayesattn.checks.verdict import LEVEL
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import tables
 from bayesattn.jobs.plots import KINDS, validation_figure

@@ -1,30 +1,23 @@
-"""Sampling into a run: start, resume, extend or replace it, and record blocks of draws and sampler states."""
+"""Sampling into a run: start, resume, extend or replace it."""
 
-import errno
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import zarr
-
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.progress import callback, preparing
-from bayesattn._util.random import key_of
 from bayesattn._util.settings import with_own_settings
 from bayesattn.jobs.runs import folder, store
 from bayesattn.jobs.runs.folder import RunError
 from bayesattn.jobs.runs.provenance import RESULT_ARRAYS, differences, environment, settings
+from bayesattn.jobs.runs.recorder import Recorder
 from bayesattn.jobs.runs.run import Run
 from bayesattn.models.posterior import Posterior
 from bayesattn.models.stored_model import close
 from bayesattn.samplers import Job, Progress
-from bayesattn.samplers.blocks import Chains, Outputs, Plan, advance, plan, write_region
+from bayesattn.samplers.blocks import Plan, advance, plan
 from bayesattn.samplers.external import require_stored_name
 from bayesattn.samplers.run import shown_as
 from bayesattn.samplers.stopping import Goal, entries
@@ -152,75 +145,13 @@ class _Request(NamedTuple):
         run.log(event="start", pid=os.getpid(), environment=environment(self.job.sampler_name))
         try:
             ready = ready or self._plan(run.checkpoint(())[1])
-            advance(ready, self.job, _Recorder(run), self.progress, self.threads, self.goal)
+            advance(ready, self.job, Recorder(run), self.progress, self.threads, self.goal)
         except (KeyboardInterrupt, FloatingPointError, OSError) as error:
             stopped = isinstance(error, KeyboardInterrupt)
             with suppress(OSError):  # The disk may be full.
                 run.log(**({"event": "interrupted"} if stopped else {"event": "failed", "error": str(error)}))
             raise
         run.log(event="complete" if run.complete else "stopped")
-
-
-class _Recorder:
-    """Recorder for `bayesattn.samplers.blocks` that stores draws and states in a run."""
-
-    def __init__(self, run: Run):
-        self.run = run
-        with run.reading("its arrays"):
-            self.arrays = {
-                group: {name: array.with_config({"write_empty_chunks": True}) for name, array in members.arrays()}
-                for group, members in zarr.open_group(store.DurableStore(run.path), mode="r+").groups()
-            }
-
-    def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
-        """State and number of steps done in the checkpoint; None without a checkpoint."""
-        done, stored = self.run.checkpoint(chains)
-        if not stored:
-            return None
-        leaves, tree = jax.tree.flatten(like)
-        expected = [jax.eval_shape(_raw, leaf) for leaf in leaves]
-        if [(leaf.shape, leaf.dtype) for leaf in stored.values()] != [(leaf.shape, leaf.dtype) for leaf in expected]:
-            file = store.checkpoint_file(self.run.path, chains).name
-            raise folder.damaged(self.run.path, f"{file} has other shapes than its sampler")
-        pairs = zip(stored.values(), leaves, strict=True)
-        state = [key_of(array) if _is_key(leaf) else jnp.asarray(array) for array, leaf in pairs]
-        return jax.tree.unflatten(tree, state), done
-
-    def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
-        """Write draws to the arrays, each array in its own thread, as most of the time is spent on the disk."""
-        parts = [{group: {name: values}} for group, named in outputs.items() for name, values in named.items()]
-        with self._writing(), ThreadPoolExecutor() as pool:
-            list(pool.map(lambda part: write_region(self.arrays, chains, first, part), parts))
-
-    def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Replace the checkpoint and log the block."""
-        arrays = {f"leaf_{index}": np.asarray(_raw(leaf)) for index, leaf in enumerate(jax.tree.leaves(state))}
-        about = {"run": self.run.identity, "chains": chains, "done": done, "leaves": len(arrays)}
-        with self._writing():
-            store.write_checkpoint(store.checkpoint_file(self.run.path, chains), about, arrays)
-            self.run.log(event="block", chains=chains, done=done, steps=steps, seconds=round(seconds, 4))
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OSError(
-                error.errno or errno.EIO,
-                f"{error.strerror or error} while writing a block; the blocks before it are safe, and the same command"
-                " goes on from there",
-                str(self.run.path),
-            ) from error
-        except Exception as error:  # To write a block, Zarr reads the earlier draws of its chunk, which may be damaged.
-            raise folder.damaged(self.run.path, f"{type(error).__name__}: {error}") from error
-
-
-def _raw(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def require_same(run: Run, model: Posterior, job: Job) -> None:

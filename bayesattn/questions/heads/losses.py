@@ -178,7 +178,7 @@ def head_losses(
 def gaussian_model(model: Checked) -> Model:
     """The same model; raises ValueError unless it has fixed attention and Gaussian labels."""
     require_kind("model", model, Model)
-    model.require_gaussian()
+    model.require_theory()
     return model
 
 

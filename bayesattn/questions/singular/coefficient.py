@@ -102,7 +102,7 @@ def learning_coefficient(
     Warns of losses with more chains than draws, because the axes are then likely swapped.
     """
     require_kind("model", model, Model)
-    model.require_gaussian()
+    model.require_theory()
     job: PlainDict = {
         "sampler": "nuts",  # The options are its own.
         "chains": positive_integer("chains", chains),

@@ -115,7 +115,7 @@ def head_capacities(
         NotConverged: the temperature is too low for float64.
     """
     require_kind("model", model, Model)
-    model.require_gaussian()
+    model.require_theory()
     temperature = positive("temperature", model.temperature if temperature is None else temperature)
     smaller = reduced(model)[0].replace(temperature=temperature)
     job: Any = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}

@@ -1,4 +1,4 @@
-"""Verdicts: requirements on draws, and the overall verdict of several."""
+"""Criteria of verdicts: level, margin, what usable draws have; the sentence of a verdict is in `validation`."""
 
 from collections.abc import Collection
 
