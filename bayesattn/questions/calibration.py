@@ -30,7 +30,7 @@ from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.queries_keys import invariants, names_of_invariants
 from bayesattn.models.tokens import TokenDataset
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
-from bayesattn.samplers.blocks import of_each, plan
+from bayesattn.samplers.blocks import Plan, of_each, plan
 from bayesattn.samplers.program import Program, kernel, options_for
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
@@ -170,7 +170,8 @@ def calibrate(
         ValueError: invalid settings.
         FloatingPointError: a draw is not finite.
     """
-    settings = _with_heads_kept(model, settings)
+    if not has_fixed_attention(model):  # Ranked quantities depend on the queries and keys.
+        settings = {"keep": ("order_parameter", "prediction", "queries_keys")} | settings
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     job = job.for_model(model)
     count = len(simulations.labels)
@@ -246,23 +247,12 @@ def joint_test(
     by_whitening = job.parameterisation == "collapsed"
     prepared = collapsed.prepare(model, "prior") if by_whitening and has_fixed_attention(model) else {}
     ready = plan(simulated, job, prepared, other_labels=True)
-    options = options_for(job.kernel, ready.posterior, job.options)
-    if options.get("adapt_step_size", True) or "step_size" not in options:
-        state = ready.program.start(tuning_key, ready.posterior)
-        while (left := warmup - int(state.i)) > 0:
-            state, _ = ready.program.block(state, ready.posterior, min(left, ready.block), False, 1, ready.block)
-        options["step_size"] = float(state.adapt_state.step_size)
-    options |= {"adapt_step_size": False, "adapt_mass_matrix": False}
-    posterior = ready.posterior
+    options, posterior = _tuned_options(ready, job, warmup, tuning_key), ready.posterior
 
     @jax.jit
     @of_each
     def functions(sites, labels):
-        drawn = posterior.quantities(sites, tuning_key)
-        order_parameter = drawn["order_parameter"]
-        of_heads = invariants(drawn) if "queries_1" in drawn else jnp.zeros(0)
-        scalars = [model.likelihood.statistic(labels), _log_likelihood(drawn, labels, model)]
-        return jnp.concatenate([order_parameter[np.tril_indices(len(order_parameter))], of_heads, jnp.stack(scalars)])
+        return _tested(posterior.quantities(sites, tuning_key), labels, model)
 
     @jax.jit
     @of_each
@@ -294,9 +284,27 @@ def joint_test(
     fresh = jax.random.split(fresh_key, (10, chains))
     before = np.concatenate([np.asarray(functions(*exact(keys))) for keys in fresh])
     entries = [name for name in quantity_names(model) if name.startswith("U")]
-    entries += [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
-    names = [*entries, model.likelihood.statistic_name, "log likelihood"]
+    names = [*entries, *_invariant_names(model), model.likelihood.statistic_name, "log likelihood"]
     return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after), level)
+
+
+def _tuned_options(ready: Plan, job: Job, warmup: int, key: Array) -> PlainDict:
+    """Options of the sampler without adaptation, with the step size of the job or, by default, that of warm-up."""
+    options = options_for(job.kernel, ready.posterior, job.options)
+    if options.get("adapt_step_size", True) or "step_size" not in options:
+        state = ready.program.start(key, ready.posterior)
+        while (left := warmup - int(state.i)) > 0:
+            state, _ = ready.program.block(state, ready.posterior, min(left, ready.block), False, 1, ready.block)
+        options["step_size"] = float(state.adapt_state.step_size)
+    return options | {"adapt_step_size": False, "adapt_mass_matrix": False}
+
+
+def _tested(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:
+    """Functions of one draw and its labels that the joint test compares: entries of U, invariants, two scalars."""
+    entries = drawn["order_parameter"][np.tril_indices(model.architecture.rows)]
+    of_heads = [invariants(drawn)] if "queries_1" in drawn else []
+    scalars = jnp.stack([model.likelihood.statistic(labels), _log_likelihood(drawn, labels, model)])
+    return jnp.concatenate([entries, *of_heads, scalars])
 
 
 def quantity_names(model: NetworkPosterior) -> list[str]:
@@ -312,14 +320,11 @@ def quantity_names(model: NetworkPosterior) -> list[str]:
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
     shape = (min(RANKED_PREDICTIONS, model.test_examples), *model.architecture.output_axes)
     predictions = ["f " + ",".join(str(axis + 1) for axis in entry) for entry in np.ndindex(shape)]
-    of_heads = [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
-    return [*entries, *correlations, *predictions, *of_heads, "log likelihood"]
+    return [*entries, *correlations, *predictions, *_invariant_names(model), "log likelihood"]
 
 
-def _with_heads_kept(model: NetworkPosterior, settings: PlainDict) -> PlainDict:
-    """Settings of a job, which keeps queries and keys if they are sampled, because ranked quantities depend on them."""
-    kept = {"keep": ("order_parameter", "prediction", "queries_keys")}
-    return settings if has_fixed_attention(model) else kept | settings
+def _invariant_names(model: NetworkPosterior) -> list[str]:
+    return [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
 
 
 def narrow_model(temperature: float = 0.01) -> Model:

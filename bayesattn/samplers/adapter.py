@@ -110,13 +110,12 @@ class Langevin(MCMCKernel):
         self._program = program
         self.step_size, self.steps = positive("step_size", step_size), positive_integer("steps", steps)
         self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
-        self.target_accept_prob = positive(
-            "target_accept_prob", self.target if target_accept_prob is None else target_accept_prob
-        )
+        target = self.target if target_accept_prob is None else target_accept_prob
+        self.target_accept_prob = positive("target_accept_prob", target)
         if self.target_accept_prob >= 1:
             raise BayesattnError(f"target_accept_prob must be below 1, got {target_accept_prob}")
         self._potential_of: Callable = lambda *args, **kwargs: potential_fn
-        self._postprocess: Callable | None = None
+        self._postprocess: Callable = lambda *args, **kwargs: lambda z: z
 
     @abstractmethod
     def step(self, key: Key[Array, ""], point: Point, step_size: Array, logdensity: Callable) -> Move:
@@ -148,7 +147,7 @@ class Langevin(MCMCKernel):
 
     def postprocess_fn(self, args: tuple, kwargs: dict) -> Callable:
         """Map from unconstrained sites to the sites of the program."""
-        return (lambda z: z) if self._postprocess is None else self._postprocess(*args, **kwargs)
+        return self._postprocess(*args, **kwargs)
 
     def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None) -> LangevinState:
         """State before the first step; warm-up takes `num_warmup` transitions."""
@@ -217,27 +216,21 @@ class Langevin(MCMCKernel):
 
         def one(point: Point, key: Array) -> tuple[Point, Move]:
             move = self.step(key, point, size, scaled.logdensity)
-            move = move._replace(accept_prob=jnp.nan_to_num(move.accept_prob))
             return move.point, move
 
         point, moves = jax.lax.scan(one, scaled.point, jax.random.split(step_key, self.steps))
-        accept_prob = jnp.mean(moves.accept_prob)
+        accept_prob = jnp.mean(jnp.nan_to_num(moves.accept_prob))
+        count = jnp.where(warming, state.i, state.i - self.warmup) + 1
         following = scaled.state_at(point)._replace(
             i=state.i + 1,
             num_steps=jnp.sum(moves.gradients),
             accept_prob=accept_prob,
+            mean_accept_prob=state.mean_accept_prob + (accept_prob - state.mean_accept_prob) / count,
             energy_error=jnp.max(jnp.abs(moves.energy_error)),
             diverging=jnp.any(jnp.abs(moves.energy_error) > MOST_ENERGY_ERROR),
             rng_key=key,
         )
-        count = jnp.where(warming, state.i, state.i - self.warmup) + 1
-        mean = state.mean_accept_prob + (accept_prob - state.mean_accept_prob) / count
-        return jax.lax.cond(
-            warming,
-            lambda s: self.adapted(s, moves),
-            lambda s: s,
-            following._replace(mean_accept_prob=mean),
-        )
+        return jax.lax.cond(warming, lambda s: self.adapted(s, moves), lambda s: s, following)
 
     def adapted(self, state: LangevinState, moves: Move) -> LangevinState:
         """State with the step size and the scale adapted after transition i of warm-up."""
@@ -264,16 +257,15 @@ class Scaled:
     """A state in scaled coordinates."""
 
     def __init__(self, state: LangevinState, potential: Callable):
-        self.state = state
+        self.state, self.potential = state, potential
         flat, self.unravel = ravel_pytree(state.z)
         self.scale = jnp.sqrt(state.adapt_state.inverse_mass_matrix)
-
-        def logdensity(position: Vector) -> Array:
-            return _without_nan(-potential(self.unravel(position * self.scale)))
-
-        self.logdensity = logdensity
         gradient = -ravel_pytree(state.z_grad)[0] * self.scale
         self.point = Point(flat / self.scale, -state.potential_energy, gradient, state.momentum)
+
+    def logdensity(self, position: Vector) -> Array:
+        """Log density at scaled coordinates, minus infinity where it is undefined."""
+        return _without_nan(-self.potential(self.unravel(position * self.scale)))
 
     def state_at(self, point: Point) -> LangevinState:
         """State with the chain moved to another point."""
@@ -287,10 +279,7 @@ class Scaled:
 
 @jax.custom_jvp
 def _without_nan(value: Array) -> Array:
-    """Minus infinity in place of NaN.
-
-    The gradient is passed through unchanged, so computing it does not evaluate the density.
-    """
+    """Minus infinity in place of NaN; the gradient is passed through, so computing it does not evaluate the density."""
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
 

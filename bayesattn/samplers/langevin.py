@@ -181,12 +181,7 @@ class Ula(Unadjusted):
     """
 
     target = 0.95
-
-    def step(self, key, point, step_size, logdensity) -> Move:
-        """Step of MALA, for warm-up."""
-        from blackjax.mcmc import mala
-
-        return _proposed_by(mala, mala.MALAState, key, point, step_size, logdensity)
+    step = Mala.step
 
     def sample_after_warmup(self, state, model_args, model_kwargs) -> LangevinState:
         """Steps of both chains."""

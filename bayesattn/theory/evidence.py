@@ -39,7 +39,7 @@ from bayesattn.theory.bartlett import (
     strengths_of_rows,
 )
 from bayesattn.theory.mixture import COMPONENT_COUNTS, Component, Mixture, mixture, refitted
-from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
+from bayesattn.theory.mode import Basin, Mode, basins, find_mode, is_only_mode
 from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR, Particles, log_ratios, metric_factor, systematic
 from bayesattn.theory.potential import Problem, Shapes, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
@@ -173,7 +173,7 @@ def evidences(
     Their errors are therefore not independent of each other. Other arguments and errors as for `evidence`; also raises
     ValueError if there is no temperature.
     """
-    checked = _checked(temperatures)
+    checked = _checked_temperatures(temperatures)
     estimates = _estimates(model, checked, seed, particles)
     return [estimates[temperature] for temperature in checked]
 
@@ -187,12 +187,12 @@ def competing(
     These are 30 nats below the largest value by annealing from the prior, and by the modes that a few searches find.
     Arguments and errors as for `evidences`.
     """
-    checked = _checked(temperatures)
+    checked = _checked_temperatures(temperatures)
     estimates = _estimates(model, checked, seed, particles, within=NEGLIGIBLE_LOG_ODDS)
     return [estimates.get(temperature) for temperature in checked]
 
 
-def _checked(temperatures: Sequence[Checked]) -> list[float]:
+def _checked_temperatures(temperatures: Sequence[Checked]) -> list[float]:
     refuse_traced("evidences", temperatures=temperatures)
     if not len(temperatures):
         raise BayesattnError("temperatures must hold at least one number above 0, got none")
@@ -203,7 +203,7 @@ def _estimates(
     model: Checked,
     temperatures: Sequence[float],
     seed: int,
-    particles: int | None = None,
+    particles: int | None,
     within: float = np.inf,
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without the temperatures that annealing has dropped."""
@@ -239,24 +239,27 @@ def _by_annealing(
     problem = _ordered(process.at(min(temperatures)), arch, shapes)
     bridged = sum(shape.size for shape in shapes) <= MOST_BRIDGED_COORDINATES
     starts = prior_draws(branch(key, "given up"), SEARCHES_PER_DROPPED_TEMPERATURE, problem, shapes)
+
+    def has_mode_above(least: float, temperature: float) -> bool:
+        """Whether searches find a mode of more Laplace mass; annealing lags behind and may not have found it."""
+        minima = basins(problem.at(temperature), shapes, starts) if bridged else []
+        return any(basin.log_mass > least for basin in minima)
+
     dropped, hotter = False, np.inf
     try:
         for temperature, cooled in anneal(problem, shapes, temperatures, branch(key, "annealing"), particles):
-            at = problem.at(temperature)
-            least = (
-                max((each.log_evidence for each in (*others.values(), *estimates.values())), default=-np.inf) - within
-            )
+            known = [each.log_evidence for each in (*others.values(), *estimates.values())]
+            least = max(known, default=-np.inf) - within
             falls, hotter = cooled.log_evidence < hotter, cooled.log_evidence
-            # Annealing lags behind, so a temperature may have a mode that it has not found.
-            if cooled.log_evidence < least and not (bridged and _greatest_mass(at, shapes, starts) > least):
+            if cooled.log_evidence < least and not has_mode_above(least, temperature):
                 dropped = True
-                colder = [problem.at(cold) for cold in temperatures if cold < temperature]
+                colder = [cold for cold in temperatures if cold < temperature]
                 # Most of the work is at the coldest temperatures.
-                if falls and not (bridged and any(_greatest_mass(cold, shapes, starts) > least for cold in colder)):
+                if falls and not any(has_mode_above(least, cold) for cold in colder):
                     break
             elif bridged:
                 there = branch(key, "bridges", repr(temperature))
-                estimates[temperature] = _by_bridges(cooled, at, shapes, there, particles)
+                estimates[temperature] = _by_bridges(cooled, problem.at(temperature), shapes, there, particles)
             else:
                 estimates[temperature] = Evidence(cooled.log_evidence, cooled.error, "annealing", cooled.reliable)
     except Singular:
@@ -267,59 +270,54 @@ def _by_annealing(
     return estimates
 
 
-def _greatest_mass(problem: Problem, shapes: Shapes, starts: np.ndarray) -> float:
-    """Log of the largest Laplace mass of the modes that searches find."""
-    return max((basin.log_mass for basin in basins(problem, shapes, starts)), default=-np.inf)
-
-
 def _by_bridges(
     annealed: Particles, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
 ) -> Evidence:
     """Evidence from two bridges that must agree.
 
-    One starts around the annealed particles and modes found from them, the other around modes found from prior draws.
-    Each bridge is fitted to the draws of its previous pass, with shorter steps, until both have a small error and
-    agree.
+    Each bridge is fitted to the draws of its previous pass, with shorter steps, until both have a small error and agree.
     """
-    first_key, second_key, chosen_key, prior_key, further_key = jax.random.split(key, 5)
-    few = next(count for most, count in BRIDGE_SEARCHES if annealed.points.shape[2] <= most)
-    signs = mirrored(shapes, problem.order)
-    points, weights = annealed.flat
-    chosen = points[systematic(chosen_key, weights[None], few // 2)]
-    drawn = prior_draws(prior_key, few // 2, problem, shapes)
-    # Searches from prior draws alone do not reach every mode, so half of the searches start further out.
-    origin, stretch = affine_from_whitened(shapes, problem.widths)
-    further = origin + DISTANT_START_SCALE * stretch * jax.random.normal(further_key, (2, few // 2, len(origin)))
-    routes = [
-        (first_key, _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed)),
-        (second_key, _covering(basins(problem, shapes, [*drawn, *further[1]]))),
-    ]
+    keys, signs = jax.random.split(key, 5), mirrored(shapes, problem.order)
+    first = covers = _two_covers(annealed, problem, shapes, keys[2:])
     result = Evidence(annealed.log_evidence, annealed.error, "annealing", False)
-    covers = [(key, components, components) for key, components in routes if components]
-    if len(covers) < len(routes):
-        return result
-    for turn, share in enumerate(LEAST_BRIDGE_SHARES):
+    for turn, share in enumerate(LEAST_BRIDGE_SHARES if all(first) else ()):
         try:
             bridges = [
-                bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, share)
-                for key, _, cover in covers
+                bridge(mixture(cover, signs), problem, shapes, branch(own_key, str(turn)), particles, share)
+                for own_key, cover in zip(keys[:2], covers, strict=True)
             ]
         except FloatingPointError:  # Too few of the points from which a bridge starts have weight.
             return result._replace(reliable=False)
         result = _agreed(bridges, annealed)
         if turn and result.reliable and result.error <= BRIDGE_TARGET_ERROR:
             break
-        covers = [
-            (key, first, refitted(first, *crossed.flat, signs))
-            for (key, first, _), crossed in zip(covers, bridges, strict=True)
-        ]
+        covers = [refitted(cover, *crossed.flat, signs) for cover, crossed in zip(first, bridges, strict=True)]
     return result
 
 
-def _covering(minima: list[Basin], particles: Particles | None = None) -> list[Component] | None:
-    """Components about minima, weighted half by mass, half equally, and one about annealed particles; None if no minima."""
+def _two_covers(
+    annealed: Particles, problem: Problem, shapes: Shapes, keys: Key[Array, " number"]
+) -> list[list[Component]]:
+    """Components around the annealed particles and modes found from them, and around modes found from prior draws.
+
+    Searches from prior draws alone do not reach every mode, so half of the searches start further out.
+    """
+    chosen_key, prior_key, further_key = keys
+    (points, weights), (origin, stretch) = annealed.flat, affine_from_whitened(shapes, problem.widths)
+    half = next(count for most, count in BRIDGE_SEARCHES if len(origin) <= most) // 2
+    chosen = points[systematic(chosen_key, weights[None], half)]
+    drawn = prior_draws(prior_key, half, problem, shapes)
+    further = origin + DISTANT_START_SCALE * stretch * jax.random.normal(further_key, (2, half, len(origin)))
+    return [
+        _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed),
+        _covering(basins(problem, shapes, [*drawn, *further[1]])),
+    ]
+
+
+def _covering(minima: list[Basin], particles: Particles | None = None) -> list[Component]:
+    """Components about minima, weighted half by mass, half equally, and one about annealed particles; none if no minima."""
     if not minima:
-        return None
+        return []
     most = COMPONENT_COUNTS[-1] // 2 - 1
     kept = [basin for basin in minima if basin.log_mass > minima[0].log_mass - NEGLIGIBLE_LOG_ODDS][:most]
     shares = (special.softmax([basin.log_mass for basin in kept]) + 1 / len(kept)) / 2
@@ -373,16 +371,7 @@ def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes,
         mode, problem = find_mode(process, arch)
     except NotConverged:
         return unknown
-    size = len(mode.point)
-    components = [Component(0.0, np.asarray(mode.point), np.asarray(mode.whitening.scale))]
-    if size <= MOST_BRIDGED_COORDINATES:
-        drawn = prior_draws(branch(key, "defensive"), DEFENSIVE_DRAWS_PER_COORDINATE * (size + 1), problem, shapes)
-        spread = np.linalg.cholesky(np.atleast_2d(np.cov(drawn.T)))
-        components = [
-            components[0]._replace(log_weight=np.log(1 - DEFENSIVE_SHARE)),
-            Component(np.log(DEFENSIVE_SHARE), drawn.mean(0), spread),
-        ]
-    proposal = mixture(components, np.ones((1, size)))
+    proposal = _proposal(mode, problem, shapes, branch(key, "defensive"))
     result, log_weights = unknown, np.empty(0)
     for block in range(MOST_BLOCKS):
         block_key = branch(key, "importance sampling", repr(float(process.temperature)), str(block))
@@ -397,6 +386,20 @@ def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes,
     if result.reliable and not is_only_mode(mode, problem, shapes, branch(key, "other modes")):
         return result._replace(reliable=False)
     return result
+
+
+def _proposal(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, ""]) -> Mixture:
+    """Proposal of importance sampling: around the mode and, with few coordinates, a part that covers the prior."""
+    size = len(mode.point)
+    components = [Component(0.0, np.asarray(mode.point), np.asarray(mode.whitening.scale))]
+    if size <= MOST_BRIDGED_COORDINATES:
+        drawn = prior_draws(key, DEFENSIVE_DRAWS_PER_COORDINATE * (size + 1), problem, shapes)
+        spread = np.linalg.cholesky(np.atleast_2d(np.cov(drawn.T)))
+        components = [
+            components[0]._replace(log_weight=np.log(1 - DEFENSIVE_SHARE)),
+            Component(np.log(DEFENSIVE_SHARE), drawn.mean(0), spread),
+        ]
+    return mixture(components, np.ones((1, size)))
 
 
 def _smoothed(log_weights: Float[np.ndarray, " draw"]) -> tuple[Float[np.ndarray, " draw"], float]:
