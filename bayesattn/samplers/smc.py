@@ -294,7 +294,7 @@ def _number_excluded(initial: Particles, path: "ToPosterior") -> int:
     if undefined := int(np.sum(np.isnan(likelihoods))):
         warnings.warn(
             f"likelihood is NaN for {undefined} of {likelihoods.size} draws from the prior, and counts as 0 there",
-            stacklevel=4,
+            stacklevel=5,
         )
     if not np.isfinite(likelihoods).any(1).all():
         raise FloatingPointError(

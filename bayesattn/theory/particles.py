@@ -227,20 +227,21 @@ def metrics_of_others(points: Points, weights: Numbers) -> np.ndarray:
     """For each island the `metric_factor` of the particles of the islands that follow it, up to half of the others.
 
     A metric of an island's own particles, which have been chosen by their weights, makes its estimate of log p(Y) too small;
-    two islands with metrics of each other have estimates that scatter together.
+    two islands with metrics of each other have estimates that scatter together. Where one particle of those islands has most
+    of the weight, the metric is that of all.
     """
     count, size = len(weights), points.shape[2]
     used = max(1, (count - 1) // 2)
     shares = np.isin((np.arange(count) - np.arange(count)[:, None]) % count, 1 + np.arange(used)) / used
+    squares = np.sum(weights**2, 1)
+    shares[shares**2 @ squares > 0.5] = 1 / count
     centred = points - np.mean(weights[:, None] @ points, 0)
     means = shares @ (weights[:, None] @ centred)[:, 0]
     if size > MOST_COORDINATES_FOR_DENSE_METRIC:
         return np.sqrt(shares @ (weights[:, None] @ centred**2)[:, 0] - means**2)
     moments = np.tensordot(shares, (np.swapaxes(centred, 1, 2) * weights[:, None]) @ centred, 1)
-    squares = shares @ np.sum(weights**2, 1) / used
-    return np.array(
-        [_factor(*each) for each in zip(moments - means[:, :, None] * means[:, None], squares, strict=True)]
-    )
+    covariances = moments - means[:, :, None] * means[:, None]
+    return np.array([_factor(*each) for each in zip(covariances, shares**2 @ squares, strict=True)])
 
 
 def _factor(covariance: np.ndarray, squares: float) -> np.ndarray:

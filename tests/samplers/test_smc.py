@@ -13,7 +13,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.models import LatentModel
 from bayesattn.samplers import smc
 from bayesattn.samplers.smc import anneal, anneal_logits
-from bayesattn.theory.particles import Particles, annealed, longest_rise
+from bayesattn.theory.particles import Particles, annealed, longest_rise, metric_factor, metrics_of_others
 from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws
 from tests.statistics import agree, likely, near
 
@@ -51,6 +51,20 @@ def test_two_errors_hold_nine_times_in_ten(islands, spread):
 
 def test_islands_that_agree_by_chance_have_the_error_of_independent_particles():
     assert estimate(np.zeros(4), 0.04) == pytest.approx((0.0, 0.2, True))
+
+
+def test_the_metric_of_an_island_is_from_others():
+    rng = np.random.default_rng(0)
+    points, weights = rng.normal(size=(4, 6, 3)), np.full((4, 6), 1 / 6)
+    first = metrics_of_others(points, weights)
+    assert first[0] == pytest.approx(metric_factor(points[1], weights[1]), rel=1e-12)
+    others = metrics_of_others(np.concatenate([5 * points[:1], points[1:]]), weights)
+    assert others[:3] == pytest.approx(first[:3], rel=1e-12)
+    assert others[3] == pytest.approx(5 * first[3], rel=1e-12)
+    # An island whose whole weight is on one particle has no metric to give.
+    weights[1] = np.eye(6)[0]
+    flat = points.reshape(-1, 3), weights.ravel() / 4
+    assert metrics_of_others(points, weights)[0] == pytest.approx(metric_factor(*flat), rel=1e-12)
 
 
 def conjugate(features, tokens=15, seed=0):
