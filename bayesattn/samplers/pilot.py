@@ -18,6 +18,7 @@ from numpyro.infer.util import potential_energy
 from numpyro.primitives import Message, Messenger
 
 from bayesattn._util.random import first_key
+from bayesattn._util.settings import with_own_settings
 from bayesattn.theory.particles import Particles, annealed
 
 USUAL_REPLICAS, FEWEST_REPLICAS = 12, 4
@@ -25,6 +26,7 @@ USUAL_REPLICAS, FEWEST_REPLICAS = 12, 4
 PILOT_PARTICLES, PILOT_MOVES = 128, 8
 
 
+@with_own_settings
 def suited_replicas(program: Callable, key: Key[Array, ""], *args: Any, **kwargs: Any) -> int:
     """Number of replicas that suits a NumPyro program: one more than twice its barrier, by a pilot.
 
