@@ -364,6 +364,6 @@ def test_a_sentence_encoder_from_texts_to_head_scores(encoder):
         temperature=0.1,
         head_names=found.head_names,
     )
-    heads = ba.heads(ba.sample(posterior, chains=2, warmup=100, draws=100, progress=False))
+    heads = ba.heads(ba.sample(posterior, chains=2, warmup=200, draws=400, progress=False))
     assert heads.names[0] == (1, "5.0")
     assert heads.probability_least.sum() == pytest.approx(1)
