@@ -82,8 +82,8 @@ class Annealed(Described):
     def shares(self) -> "xr.DataArray":
         """Share of each island, or chain of the draws, in the estimate of p(Y).
 
-        The mean over draws counts islands equally. With these as weights it is the mean of all particles in one, which has
-        less bias: `draws["posterior"]["prediction"].mean("draw").weighted(annealed.shares).mean("chain")`.
+        The mean over draws counts islands equally. With these weights it tends to the posterior's with more islands too,
+        though it scatters more: `draws["posterior"]["prediction"].mean("draw").weighted(annealed.shares).mean("chain")`.
         """
         chains = self.draws["posterior"].to_dataset()["chain"]
         return chains.copy(data=special.softmax(self.islands))
