@@ -228,7 +228,8 @@ def metrics_of_others(points: Points, weights: Numbers) -> np.ndarray:
 
     A metric of an island's own particles, which have been chosen by their weights, makes its estimate of log p(Y) too small;
     two islands with metrics of each other have estimates that scatter together. Where one particle of those islands has most
-    of the weight, the metric is that of all.
+    of the weight, the metric is that of all. With many coordinates, or more than the particles are worth after a step, it is
+    their standard deviations: correlations would be noise.
     """
     count, size = len(weights), points.shape[2]
     used = max(1, (count - 1) // 2)
@@ -237,7 +238,7 @@ def metrics_of_others(points: Points, weights: Numbers) -> np.ndarray:
     shares[shares**2 @ squares > 0.5] = 1 / count
     centred = points - np.mean(weights[:, None] @ points, 0)
     means = shares @ (weights[:, None] @ centred)[:, 0]
-    if size > MOST_COORDINATES_FOR_DENSE_METRIC:
+    if size > min(MOST_COORDINATES_FOR_DENSE_METRIC, LEAST_EFFECTIVE_SHARE * used * points.shape[1]):
         return np.sqrt(shares @ (weights[:, None] @ centred**2)[:, 0] - means**2)
     moments = np.tensordot(shares, (np.swapaxes(centred, 1, 2) * weights[:, None]) @ centred, 1)
     covariances = moments - means[:, :, None] * means[:, None]

@@ -61,6 +61,7 @@ def test_the_metric_of_an_island_is_from_others():
     others = metrics_of_others(np.concatenate([5 * points[:1], points[1:]]), weights)
     assert others[:3] == pytest.approx(first[:3], rel=1e-12)
     assert others[3] == pytest.approx(5 * first[3], rel=1e-12)
+    assert metrics_of_others(rng.normal(size=(4, 6, 4)), weights).shape == (4, 4), "standard deviations"
     # An island whose whole weight is on one particle has no metric to give.
     weights[1] = np.eye(6)[0]
     flat = points.reshape(-1, 3), weights.ravel() / 4
@@ -104,14 +105,36 @@ def test_an_error_out_of_reach_warns_and_one_that_is_none_is_refused(monkeypatch
             anneal(model, "latent", error=bad, **settings)
 
 
+def hold(found, exact):
+    """Reliable in four fifths of the seeds at least, and off by more than two errors in one of twenty."""
+    reliable = np.array([each.reliable for each in found])
+    beyond = np.abs([each.log_evidence for each in found] - exact) > 2 * np.array([each.error for each in found])
+    likely(stats.binom.cdf(reliable.sum(), len(found), 0.8))
+    likely(stats.binom.sf(np.sum(beyond & reliable) - 1, len(found), 0.05))
+
+
 @pytest.mark.heavy
 def test_the_error_holds_over_a_hundred_seeds():
-    """Reliable in four fifths of the seeds at least, and off by more than two errors in one of twenty."""
     model, exact, _ = conjugate(10)
-    found = [anneal(model, "latent", seed=seed) for seed in range(100)]
-    reliable = np.array([each.reliable for each in found])
-    beyond = np.array([abs(each.log_evidence - exact) > 2 * each.error for each in found])
-    likely([stats.binom.cdf(reliable.sum(), 100, 0.8), stats.binom.sf(np.sum(beyond & reliable) - 1, 100, 0.05)])
+    hold([anneal(model, "latent", seed=seed) for seed in range(100)], exact)
+
+
+@pytest.mark.heavy
+def test_the_error_holds_in_900_dimensions():
+    class Conjugate(NamedTuple):
+        labels: jax.Array
+
+        def log_densities(self, point):
+            return -point @ point / 2, -jnp.sum((self.labels - point) ** 2) / 20 - 450 * jnp.log(20 * jnp.pi)
+
+    found, exact = [], []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        labels = rng.normal(0, np.sqrt(11), size=900)
+        draws = Particles.at(rng.normal(size=(8 * 512, 900)), 8)
+        found.append(annealed(jax.random.key(seed), draws, Conjugate(jnp.array(labels)), moves=8))
+        exact.append(stats.norm(0, np.sqrt(11)).logpdf(labels).sum())
+    hold(found, np.array(exact))
 
 
 def test_an_island_without_weight_ends_annealing_in_words():
