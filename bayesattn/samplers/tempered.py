@@ -205,7 +205,7 @@ class Tempered(MCMCKernel):
 
     def postprocess_fn(self, args: tuple, kwargs: dict) -> Callable:
         """Map from unconstrained sites to the sites of the program."""
-        return partial(constrain_fn, self._program, args, kwargs, return_deterministic=True)
+        return jax.jit(partial(constrain_fn, self._program, args, kwargs, return_deterministic=True))
 
     def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None) -> TemperedState:
         """State before the first step, with all replicas at one point; warm-up takes `num_warmup` transitions.

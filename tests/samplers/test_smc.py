@@ -91,14 +91,14 @@ def test_evidence_and_means_of_a_conjugate_normal_with_the_error_asked_for():
 
 
 def test_an_error_out_of_reach_warns_and_one_that_is_none_is_refused(monkeypatch):
-    monkeypatch.setattr(smc, "MOST_PARTICLES", 128)
+    monkeypatch.setattr(smc, "MOST_PARTICLES", 64)
     model = conjugate(2)[0]
     settings = {"islands": 2, "particles": 16}
-    with pytest.warns(UserWarning, match=r"its error is .*, above 1e-06: use more than 64 particles an island"):
+    with pytest.warns(UserWarning, match=r"its error is .*, above 1e-06: use more than 32 particles an island"):
         found = anneal(model, "latent", error=1e-6, **settings)
     with pytest.warns(UserWarning, match="above"):
-        same = anneal(model, "latent", islands=2, particles=64, error=1e-7)
-    assert found.particles == 128
+        same = anneal(model, "latent", islands=2, particles=32, error=1e-7)
+    assert found.particles == 64
     assert np.array_equal(found.islands, same.islands)
     for bad in (0, -1.0, np.nan, "0.3", True):
         with pytest.raises(BayesattnError, match="error must be"):
