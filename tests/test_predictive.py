@@ -129,8 +129,8 @@ def test_moments_and_draws_at_a_narrow_factor_are_those_at_u(outputs):
     outputs_at = jax.jit(partial(type(conditional).outputs, conditional))
     found = outputs_at({"order_parameter": order_parameter}, jnp.asarray(new), key)
     features = scaled_features(jnp.asarray(new), arch.input_variance)
-    values, vectors = jnp.linalg.eigh(order_parameter)
-    root = vectors * jnp.sqrt(jnp.where(values > 1e-9, values, 0))  # Without roots of rounding, which are 1e-8.
+    values, vectors = np.linalg.eigh(order_parameter)
+    root = vectors * np.sqrt(np.where(values > 1e-9, values, 0))  # Without roots of rounding, which are 1e-8.
     projection = jax.jit(type(model.gaussian_process).sample_projection)(model.gaussian_process, key, root)
     drawn = outputs_of(features, root @ projection, outputs)
     moments = jax.jit(conditional_moments)(model.gaussian_process, order_parameter, features)

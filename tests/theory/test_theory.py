@@ -132,8 +132,8 @@ def test_the_predictor_can_be_differentiated(two_layers):
         found = ba.theory.predict(u, two_layers.model, test)
         return jnp.sum(found.mean) + jnp.sum(found.variance)
 
-    slopes, change = jax.grad(value, (0, 1))(u, test), (u @ u, jnp.cos(test))
-    along = sum(jnp.vdot(slope, direction) for slope, direction in zip(slopes, change, strict=True))
+    slopes, change = jax.jit(jax.grad(value, (0, 1)))(u, test), (np.asarray(u @ u), np.cos(test))
+    along = sum(np.vdot(slope, direction) for slope, direction in zip(slopes, change, strict=True))
     expected = by_differences(lambda step: value(u + step * change[0], test + step * change[1]), 0.0, 1e-5)
     assert relative_error(along, expected) < 1e-6
 
@@ -254,7 +254,7 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
     stretch = np.asarray(bartlett.affine_from_whitened(shapes, problem.widths)[1])
     exact, found = (
         np.asarray(scale @ scale.T) / np.outer(stretch, stretch)
-        for scale in (jax.jacfwd(each.whitening.point)(jnp.zeros_like(stretch)) for each in (few, many))
+        for scale in (jax.jit(jax.jacfwd(each.whitening.point))(np.zeros_like(stretch)) for each in (few, many))
     )
     variances, directions = np.linalg.eigh(exact)
     known = len(stretch) // 4
@@ -368,6 +368,7 @@ def test_the_action_of_layers_with_skips_can_be_differentiated():
     model = model_of(np.random.default_rng(0).normal(size=(4, arch.paths, 9)), LABELS, arch, 0.3)
     order_parameters, step = ba.theory.solve(model).order_parameters, 1e-5
 
+    @jax.jit
     def total(scale):
         found = ba.theory.action([scale * u for u in order_parameters], model)
         return found.energy + found.entropy

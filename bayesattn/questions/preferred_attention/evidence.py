@@ -122,8 +122,14 @@ def evaluated(posterior: CollapsedAttention, arch: Architecture, layers: Layers,
 
 def _images(mode: Whitening, order: Order, shapes: Shapes) -> float:
     """Number of different modes with the same U, which differ in the signs of columns."""
-    apart = [float(jnp.linalg.norm(mode.whitened(image))) for image in mirrored(shapes, order) * mode.centre]
-    return len(apart) / np.sum(np.array(apart) < SAME_MINIMUM_DISTANCE)
+    apart = np.asarray(_distances(mode, mirrored(shapes, order)))
+    return len(apart) / np.sum(apart < SAME_MINIMUM_DISTANCE)
+
+
+@jax.jit
+def _distances(mode: Whitening, signs: Float[Array, "image coordinate"]) -> Float[Array, " image"]:
+    """Distance of each image of a mode from it, whitened."""
+    return jax.lax.map(lambda image: jnp.linalg.norm(mode.whitened(image)), signs * mode.centre)
 
 
 @jax.jit
