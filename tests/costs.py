@@ -1,4 +1,7 @@
-"""Costs of each file of tests: programs that JAX compiles or loads, CPU seconds. A file over its budget fails the run."""
+"""Costs of each file of tests: programs that JAX compiles or loads, CPU seconds. A file over its budget fails the run.
+
+Heavy tests say at once why they failed, since runs of them take hours.
+"""
 
 import os
 import resource
@@ -54,7 +57,12 @@ class Costs:
             report.user_properties += [(name, spent[name] - self.before[name]) for name in spent]
         return report
 
+    def pytest_sessionstart(self, session):
+        self.terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+
     def pytest_runtest_logreport(self, report):
+        if report.failed and not self.judged and self.terminal:
+            self.terminal.write_line(f"\n{report.longreprtext}")
         if report.when == "teardown":
             # Fixtures of a module or a session count for the test that needs them first.
             self.of_files.setdefault(report.nodeid.split("::")[0], Counter()).update(dict(report.user_properties))

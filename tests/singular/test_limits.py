@@ -62,6 +62,7 @@ def held():
 
 
 @pytest.mark.heavy
+@pytest.mark.xdist_group("limits")
 @pytest.mark.parametrize("case", DEEP_LINEAR + WITH_HEADS, ids=str)
 def test_limit_and_multiplicity(case, held):
     model = network(*case)
@@ -77,6 +78,7 @@ def test_limit_and_multiplicity(case, held):
 
 
 @pytest.mark.heavy
+@pytest.mark.xdist_group("limits")
 def test_intervals_hold_as_often_as_they_say(held):
     """Of 40 intervals of 95 %, 2 are expected to miss (38 and 39 held)."""
     if len(held) < len(DEEP_LINEAR + WITH_HEADS):
