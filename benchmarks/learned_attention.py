@@ -55,8 +55,8 @@ FULL = {"test_examples": 400, "tokens": 12, "dimension": 16}
 FAST = {"test_examples": 20, "tokens": 4, "dimension": 4}
 NOISE = {"stay_probability": 0.8, "noise_difference": 0.3, "noise_sum": 0.3, "noise_orthogonal": 0.3}
 """Chains of which hand-made heads tell 98 % apart, and random ones hardly any."""
-WARMUP, DRAWS, FAST_DRAWS = 300, 1500, 60
-"""Transitions of a run's warm-up, and draws."""
+WARMUP, FAST_DRAWS, DRAWS = 300, 60, {25: 1500, 50: 2500, 100: 4000}
+"""Transitions of a run's warm-up, and draws, by number of sequences: enough for twenty round trips."""
 KEPT = 300
 """Draws of which predictions are kept."""
 EXAMPLES = (25, 50, 100)
@@ -222,7 +222,7 @@ def cell(examples: int, width: int, kind: str, seed: int, fast: bool, folder: Pa
         for number, start in enumerate(starts):
             if not (of_run := folder / f"{name}-{start}.nc").exists():
                 replicas = REPLICAS.get(examples, 12)
-                draws = FAST_DRAWS if fast else DRAWS
+                draws = FAST_DRAWS if fast else DRAWS.get(examples, 1500)
                 run(model, begun[start](), replicas, draws, 10 * seed + number).to_netcdf(of_run)
         files = [folder / f"{name}-{start}.nc" for start in STARTS]
         if not all(of_run.exists() for of_run in files):
