@@ -1,4 +1,7 @@
-"""Draws by parallel tempering: round trips of the replicas, barriers between powers, and the evidence."""
+"""Draws by parallel tempering: round trips of the replicas, barriers between powers, and the evidence.
+
+`samplers.tempered` counts the trips, and `samplers.stopping` says how many there must be.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""ArviZ groups: the data of a posterior as variables with named axes, and draws as a tree."""
+"""ArviZ groups: the data of a posterior as variables with named axes, and draws as a tree.
+
+`bayesattn.predictive` adds further groups.
+"""
 
 import warnings
 from typing import TYPE_CHECKING

@@ -95,7 +95,15 @@ class Job:
     options: PlainMapping = field(default_factory=dict)
 
     def __post_init__(self):
-        put, kernel = partial(object.__setattr__, self), self.kernel
+        put = partial(object.__setattr__, self)
+        for name, own in SAMPLERS.items():
+            if self.sampler is own:
+                put("sampler", name)
+            elif type(self.sampler) is own:
+                raise BayesattnError(
+                    f"sampler must be the name {name!r}, its settings options=, got {own.__name__}(..)"
+                )
+        kernel = self.kernel
         if kernel is not None and not (isinstance(self.sampler, str) and self.sampler in SAMPLERS):
             put("sampler", external.checked_sampler(kernel))
         one_of("parameterisation", self.parameterisation, NAMES)

@@ -129,7 +129,7 @@ class Tempered(MCMCKernel):
     from the prior instead, if every latent site of the program can be drawn. Warm-up adapts the step size and the metric of
     each replica, and the powers of the likelihood so that all pairs of neighbours are exchanged equally often.
 
-    `bayesattn.tempering` counts the round trips of the replicas, and computes the evidence. The kernel runs in
+    `bayesattn.tempering` has the round trips of the replicas, and computes the evidence. The kernel runs in
     `numpyro.infer.MCMC` too, its chains one after the other or vectorised.
 
     Args:

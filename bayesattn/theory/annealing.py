@@ -3,7 +3,7 @@
 `anneal` goes from the prior to the hottest of some temperatures of the likelihood, and on from each to the next, so one run
 passes through all of them. It lags behind if the posterior moves to a region that hot particles have not reached. `bridge`
 begins at a mixture that covers the posterior; if the mixture is close enough, it takes a single step, which is importance
-sampling.
+sampling. `bayesattn.samplers.smc` anneals any posterior, and the logits of sampled attention.
 """
 
 from collections.abc import Iterator, Sequence

@@ -15,7 +15,7 @@ from bayesattn import runs
 from bayesattn.errors import BayesattnError
 from bayesattn.models import collapsed
 from bayesattn.questions import calibration
-from bayesattn.samplers import Job, blocks, curvature
+from bayesattn.samplers import Job, Tempered, blocks, curvature
 from tests import zoo as models
 from tests.statistics import agree
 from tests.test_runs import StopAfter
@@ -109,6 +109,7 @@ def test_calibration_takes_it(model, simulations):
         ("numpyro.infer.barker.Baker", {}, "sampler must be one of 'auto', 'nuts'"),
         (numpyro.infer.BarkerMH, {"stepsize": 1.0}, f"options of sampler '{BARKER}' must be some of"),
         (Bare, {}, "must have a state with the fields z and rng_key"),
+        (Tempered(print), {}, r"sampler must be the name 'tempered', its settings options=, got Tempered\(..\)"),
     ],
 )
 def test_what_cannot_be_served_says_so(model, sampler, options, message):
@@ -181,6 +182,7 @@ def test_a_class_of_numpyro_has_two_names_and_one_sampler_and_an_instance_is_a_s
     one, two = (Job(sampler=numpyro.infer.BarkerMH(model.numpyro("path"), step_size=step)) for step in (0.1, 0.2))
     assert one.sampler != two.sampler
     assert one.sampler_name == two.sampler_name == BARKER
+    assert Job(sampler=Tempered).sampler == "tempered"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""Runs on disk, which can be started, resumed, extended, replaced, and opened while they are sampled."""
+"""Runs on disk, which can be started, resumed, extended, replaced, and opened while they are sampled.
+
+`sampling` decides whether a run goes on, `recorder` restores its checkpoint, `store` says why a killed process loses one
+block at most.
+"""
 
 from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, under_way
 from bayesattn.jobs.runs.run import Run, blocks, is_run, overview
