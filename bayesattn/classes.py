@@ -68,7 +68,7 @@ def one_hot(classes: Classes, names: Classes | None = None) -> OneHot:
             with test examples.
 
     Returns:
-        Labels for `bayesattn.Model(labels=..)`, and names for its `output_names`. Given whole as labels, it is both.
+        Labels for `bayesattn.Model(labels=..)`, and names for its `output_names`. Pass the whole result as `labels` to set both.
 
     Raises:
         ValueError: fewer than two classes, another shape or type, a missing class, a class that is not among `names`.
@@ -87,7 +87,8 @@ def one_hot(classes: Classes, names: Classes | None = None) -> OneHot:
         codes = _places(plain, known)
     distinct = set(map(str, known))
     if len(distinct) != len(known) or len(known) < 2:
-        raise BayesattnError(f"names must be of two or more classes, all different, got {shown(known)}")
+        source, advice = ("classes", "; give names= if there are more") if names is None else ("names", "")
+        raise BayesattnError(f"{source} must be of two or more, all different, got {shown(known)}{advice}")
     return OneHot(np.eye(len(known))[codes], checked_names("names", list(map(str, known))))
 
 

@@ -340,8 +340,8 @@ def test_names_of_classes_in_any_form():
         ({"a"}, "one for each example, got {'a'}$"),
         (None, "one for each example, got None$"),
         (3, "one for each example, got 3$"),
-        ([], "^names must be of two or more classes, all different, got"),
-        (pd.Categorical(["a", "a"]), "^names must be of two or more classes, all different, got"),
+        ([], r"^classes must be of two or more, all different, got \[\]; give names="),
+        (pd.Categorical(["a", "a"]), "^classes must be of two or more, all different, got"),
     ],
 )
 def test_what_are_no_classes_is_named(classes, message):

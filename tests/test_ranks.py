@@ -59,6 +59,10 @@ def test_the_band_holds_uniform_ranks():
     inside = np.all((curves >= low - 1e-12) & (curves <= high + 1e-12), axis=1)
     np.testing.assert_array_equal(inside, uniform_probability(least, 50, 19) > 0.05)
     assert 0 < np.mean(~inside) < 0.1
+    # Of one simulation each rank has a probability of 1/4: none is outside.
+    low, high = ecdf_band(1, 3)
+    curves = np.array([ecdf_difference(np.array([rank]), 3) for rank in range(4)])
+    assert np.all((curves >= low - 1e-12) & (curves <= high + 1e-12))
 
 
 def test_effective_share_of_autoregressive_chains():

@@ -336,11 +336,17 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     assert "Does the theory hold at N = 3?" in together
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", text)
     assert len({*captions}) == len(captions)
-    assert f"{model.name}: theory against draws at N = 3, 5, T = {model.temperature:g}, seeds together" in captions
+    assert f"{model.name}: theory against draws at N = 3 (seeds together), 5, T = {model.temperature:g}" in captions
     # Four runs and one pool share the level.
     assert levels == [0.01 / 5] * 5
     pooled = ba.validate(concat([tmp_path / folder for folder in "abd"]), model=model, level=0.01 / 5)
     assert pooled.statement() in html.unescape(together)
+    # A run given twice counts once; runs of one seed with other numbers of draws are not joined.
+    shutil.copytree(tmp_path / "a", tmp_path / "e")
+    runs.sample(model, tmp_path / "e", **QUICK | {"draws": 100})
+    text = report.report([tmp_path / "a", tmp_path / "e", tmp_path / "." / "a"], tmp_path / "two.html").read_text()
+    assert text.count("<h2") == 2
+    assert "together" not in text
 
 
 def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):

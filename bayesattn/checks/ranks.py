@@ -37,7 +37,7 @@ def ecdf_band(simulations: int, draws: int, level: float = 0.05) -> tuple[np.nda
     candidates = np.unique(tails)
     # The probability that some tail is at or below a candidate increases with the candidate.
     small = bisect_right(candidates, level, key=lambda tail: uniform_probability([tail], simulations, draws)[0])
-    inside = tails > candidates[max(small - 1, 0)] * TIE_FACTOR
+    inside = tails > (candidates[small - 1] * TIE_FACTOR if small else 0)
     counts = np.arange(simulations + 1)
     low = np.append(np.min(np.where(inside, counts, simulations), 1), simulations)
     high = np.append(np.max(np.where(inside, counts, 0), 1), simulations)

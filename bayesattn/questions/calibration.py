@@ -172,6 +172,7 @@ def calibrate(
     """
     if not has_fixed_attention(model):  # Ranked quantities depend on the queries and keys.
         settings = {"keep": ("order_parameter", "prediction", "queries_keys")} | settings
+    positive_integer("draws", draws, FEWEST_DRAWS)
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     job = job.for_model(model)
     count = len(simulations.labels)

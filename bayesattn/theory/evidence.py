@@ -357,7 +357,7 @@ def _agreed(routes: list[Particles], annealed: Particles) -> Evidence:
 def _ordered(process: GaussianProcess, arch: Architecture, shapes: Shapes) -> Problem:
     """Problem with rows in the order of the saddle point, if a layer is narrow."""
     problem = problem_of(process, arch)
-    saddle = rough_saddle_point(process, arch, throw=False) if narrow(shapes) else None
+    saddle = rough_saddle_point(process, arch) if narrow(shapes) else None
     if saddle is None or not np.isfinite(saddle.point).all():
         return problem
     arrays = (problem.widths, problem.variances, problem.skips, strengths_of_rows(process.features, arch))

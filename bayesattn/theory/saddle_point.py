@@ -175,13 +175,11 @@ def saddle_point(process: GaussianProcess, arch: Architecture, max_steps: int = 
     return _solved(process, [arch], [process.temperature], max_steps, throw)[0]
 
 
-def rough_saddle_point(
-    process: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
-) -> SaddlePoint:
-    """`saddle_point` of a Gaussian process; with many coordinates, only precise enough to start another search."""
+def rough_saddle_point(process: GaussianProcess, arch: Architecture, max_steps: int = 200) -> SaddlePoint:
+    """A point near the saddle point of a Gaussian process, at which another search starts, converged or not."""
     shapes = layer_shapes(arch, full=True)
     if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
-        return saddle_point(process, arch, max_steps, throw)
+        return saddle_point(process, arch, max_steps, throw=False)
     return _solve_large(problem_of(process, arch), shapes, max_steps, ROUGH_GRADIENT_TOLERANCE)
 
 

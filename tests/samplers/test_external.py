@@ -130,7 +130,7 @@ def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, simula
     with pytest.raises(BayesattnError, match="sampler of a run on disk must be one that can be found"):
         runs.sample(model, tmp_path / "run", **settings)
     with pytest.raises(BayesattnError, match="sampler must take other labels here"):
-        calibration.calibrate(model, simulations, sampler=pair["sampler"], draws=5)
+        calibration.calibrate(model, simulations, sampler=pair["sampler"], draws=7)
     assert not (tmp_path / "run").exists()
 
 

@@ -158,7 +158,8 @@ def require_free_figure(file: Path | None, overwrite: bool) -> None:
 
 def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option: str = "--out") -> None:
     """Raise FileExistsError if the path exists, ValueError if it cannot be created."""
-    there = next(above for above in path.absolute().parents if above.exists())
+    here = path.absolute()
+    there = next(above for above in here.parents or [here] if above.exists())
     if not there.is_dir():
         raise BayesattnError(f"{option} must be in a folder, got {path}, and {there} is a file")
     if not overwrite:

@@ -75,8 +75,8 @@ class RunSection:
 def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
     """Write a page about runs.
 
-    Runs of one model at several widths share the figure of theory against draws. Runs that differ only in their seeds are
-    joined in this figure, and have a joint verdict besides their own verdicts.
+    Runs of one model at several widths share the figure of theory against draws. Runs that differ only in their seeds, each
+    of another, are joined in this figure, and have a joint verdict besides their own. A run given twice counts once.
 
     Args:
         runs: folders of runs that are complete, or have draws of all chains.
@@ -99,46 +99,55 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         require_new("out", out, "choose another, or give overwrite=True")
     if not runs:
         raise BayesattnError("runs must hold at least one run, got none")
-    opened = [Run(path) for path in runs]
+    paths = [*{user_path("runs", path).resolve(): path for path in runs}.values()]
+    opened = [Run(path) for path in paths]
     for run in opened:
         if not min(run.done) > run.job.warmup:
             raise BayesattnError(f"runs must have draws to report on, got {run.path}, which has none yet")
-    alike: dict[str, list[int]] = {}
-    for number, run in enumerate(opened):
-        alike.setdefault(_but_for_seed(run), []).append(number)
-    together = [numbers for numbers in alike.values() if len(numbers) > 1 and _has_theory(opened[numbers[0]].model)]
-    titles, level = _titles(opened), LEVEL / (len(runs) + len(together))
+    pools = _pools(opened)
+    level = LEVEL / (len(opened) + len(pools))
     theories: dict[str, Predicted] = {}
     widths: dict[str, str] = {}
-    sections, trees, validations = [], [], {}
-    for number, (run, name) in enumerate(zip(opened, _names(runs), strict=True)):
-        draws = run.draws().load()
-        trees.append(draws)
+    sections, trees, validations = [], {}, {}
+    for run, name, title in zip(opened, _names(paths), _titles(opened), strict=True):
+        draws = trees[run.path] = run.draws().load()
         if _has_theory(run.model):
             same = _posterior(run.model)
             theories[same] = theories.get(same) or _theory(run, same)
-            validations[number] = validate(draws, model=run.model, level=level, prediction=theories[same])
-            verdict = tables.theory_table(validations[number])
+            validations[run.path] = validate(draws, model=run.model, level=level, prediction=theories[same])
+            verdict = tables.theory_table(validations[run.path])
         else:
             verdict = tables.draws_table(run.model, draws, level)
-        sections.append(_section(name, titles[number], run, draws, verdict, _combining(run, widths)))
-    pooled = []
-    for first, *others in together:
-        model, draws = opened[first].model, concat([trees[number] for number in (first, *others)])
-        seeds = sorted(opened[number].job.seed for number in (first, *others))
-        validations[first] = validate(draws, model=model, level=level, prediction=theories[_posterior(model)])
-        for number in others:
-            del validations[number]
-        said, answer, _ = tables.theory_table(validations[first])
-        pooled.append((f"{opened[first].title}, seeds {', '.join(map(str, seeds))} together", said, answer))
-    notes = {validations[numbers[0]]: ", seeds together" for numbers in together}
+        sections.append(_section(name, title, run, draws, verdict, _combining_width_sentence(run, widths)))
+    pooled, together = [], []
+    for first, *others in pools:
+        model, draws = first.model, concat([trees[run.path] for run in (first, *others)])
+        together.append(validate(draws, model=model, level=level, prediction=theories[_posterior(model)]))
+        validations[first.path] = together[-1]
+        for run in others:
+            del validations[run.path]
+        sentence, holds, _ = tables.theory_table(together[-1])
+        seeds = ", ".join(map(str, sorted(run.job.seed for run in (first, *others))))
+        pooled.append((f"{first.title}, seeds {seeds} together", sentence, holds))
     figures = [
-        embedded(lambda some=several: validation_figure(some), *theory_caption(several, notes.get(several[0], "")))
+        embedded(lambda some=several: validation_figure(some), *theory_caption(several, together))
         for several in by_model(list(validations.values()))
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, page(sections, figures, pooled).encode())
     return out
+
+
+def _pools(runs: list[Run]) -> list[list[Run]]:
+    """Runs of one model whose draws can be joined and compared with theory: several of a kind, each of another seed."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(_but_for_seed(run), []).append(run)
+    return [
+        group
+        for group in alike.values()
+        if len(group) > 1 and _has_theory(group[0].model) and len({run.job.seed for run in group}) == len(group)
+    ]
 
 
 def _but_for_seed(run: Run) -> str:
@@ -182,10 +191,10 @@ def _theory(run: Run, posterior: str) -> Predicted:
             mean_predictors=means and {name: np.array(mean) for name, mean in means.items()},
         )
 
-    return run.remembered("theory", compute, restore, _about(posterior))
+    return run.remembered("theory", compute, restore, _cache_key(posterior))
 
 
-def _combining(run: Run, known: dict[str, str]) -> str:
+def _combining_width_sentence(run: Run, known: dict[str, str]) -> str:
     """Sentence on the width at which paths stop combining, stored with the run; empty without such a theory."""
     model: Posterior = run.model
     if not _has_theory(model) or model.architecture.paths < 2:
@@ -199,11 +208,11 @@ def _combining(run: Run, known: dict[str, str]) -> str:
             return f"The width above which paths no longer combine is not known: {error}."
 
     if of_all_widths not in known:
-        known[of_all_widths] = run.remembered("combining_paths", compute, str, _about(of_all_widths))
+        known[of_all_widths] = run.remembered("combining_paths", compute, str, _cache_key(of_all_widths))
     return known[of_all_widths]
 
 
-def _lost(run: Run, draws: xr.DataTree) -> list[Row]:
+def _losses_without_each_head(run: Run, draws: xr.DataTree) -> list[Row]:
     """What is lost without each head by the theory, stored with the run; no rows without a theory."""
     model: Posterior = run.model
     if not (tables.has_heads_table(model, draws) and _has_theory(model)):
@@ -215,10 +224,10 @@ def _lost(run: Run, draws: xr.DataTree) -> list[Row]:
         except (NotConverged, BayesattnError):  # the latter if labels contradict each other without a head
             return []
 
-    return run.remembered("losses", compute, list, _about(_posterior(model)))
+    return run.remembered("losses", compute, list, _cache_key(_posterior(model)))
 
 
-def _about(posterior: str) -> PlainDict:
+def _cache_key(posterior: str) -> PlainDict:
     """Conditions under which a result of the theory that is stored with a run stays valid."""
     return {"of": posterior, "by": f"{THEORY_VERSION}, jax {jax.__version__}"}
 
@@ -248,7 +257,7 @@ def page(
     )
 
 
-def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict, combining: str) -> RunSection:
+def _section(name: str, title: str, run: Run, draws: xr.DataTree, verdict: Verdict, combining: str) -> RunSection:
     diagnosis, description = run.diagnose(), run.description
     missing = lacking(draws)
     words = captions(", ".join(scalars(draws)), diagnosis, latent="latent" in draws["posterior"])
@@ -259,10 +268,10 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
             titled = f"{title}: {caption[0].lower()}{caption[1:]}"
             figure = embedded(lambda kind=kind: diagnostic_figure(kind, draws), titled, alternative)
             figures.append(figure)
-    verdict, holds, rows = found
+    sentence, holds, rows = verdict
     by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"
     by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
-    if lost := _lost(run, draws):
+    if lost := _losses_without_each_head(run, draws):
         by_heads += "; lost without the head, the others inferred again, by the theory"
         by_heads += " (± one error over test examples)" if "log score lost (nats)" in lost[0] else ""
     return RunSection(
@@ -270,7 +279,7 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
         title=title,
         overview=run.overview(),
         warnings=diagnosis.warnings(),
-        verdict=verdict,
+        verdict=sentence,
         holds=holds,
         rows=rows,
         tables={

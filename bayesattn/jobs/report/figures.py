@@ -2,7 +2,7 @@
 
 import base64
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
@@ -71,7 +71,7 @@ def captions(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tupl
         ),
         "energy": (
             "Energy, its changes from draw to draw, and the Bayesian fraction of missing information (BFMI) of each chain",
-            f"Energy plot. The least BFMI {least}.",
+            f"Energy plot. The smallest BFMI {least}.",
         ),
         "U": (
             f"Posterior of {central}",
@@ -101,9 +101,13 @@ def by_model(validations: list[Validation]) -> list[list[Validation]]:
     return [*groups.values()]
 
 
-def theory_caption(together: list[Validation], note: str = "") -> tuple[str, str]:
-    """Caption and text for screen readers of the figure of theory against draws of one model at several widths."""
-    model, widths = together[0].model, ", ".join(str(validation.width) for validation in together)
+def theory_caption(together: list[Validation], pooled: Sequence[Validation] = ()) -> tuple[str, str]:
+    """Caption and text for screen readers of the figure of theory against draws of one model at several widths.
+
+    `pooled` are validations of several seeds together.
+    """
+    model = together[0].model
+    widths = ", ".join(f"{each.width} (seeds together)" if each in pooled else f"{each.width}" for each in together)
     sentences = [
         f"At N = {validation.width} the diagonal entries of U are "
         + ", ".join(
@@ -115,4 +119,4 @@ def theory_caption(together: list[Validation], note: str = "") -> tuple[str, str
         + "."
         for validation in together
     ]
-    return f"{model.name}: theory against draws at N = {widths}, T = {model.temperature:g}{note}", " ".join(sentences)
+    return f"{model.name}: theory against draws at N = {widths}, T = {model.temperature:g}", " ".join(sentences)

@@ -36,8 +36,9 @@ def client(
     from distributed import Client
 
     if scheduler is not None:
+        options = _security(security)
         try:
-            client = Client(scheduler, timeout=CONNECT_SECONDS, security=_security(security), set_as_default=False)
+            client = Client(scheduler, timeout=CONNECT_SECONDS, security=options, set_as_default=False)
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             raise ConnectionError(
                 f"scheduler must be the address of a running Dask scheduler, such as tcp://host:8786, got {scheduler!r}:"
