@@ -68,7 +68,7 @@ def one_hot(classes: Classes, names: Classes | None = None) -> OneHot:
             with test examples.
 
     Returns:
-        Labels for `bayesattn.Model(labels=..)`, and names for its `output_names`. Pass the whole result as `labels` to set both.
+        Labels for `bayesattn.Model(labels=..)`, and names for its `output_names`. As `labels`, the whole result sets both.
 
     Raises:
         ValueError: fewer than two classes, another shape or type, a missing class, a class that is not among `names`.

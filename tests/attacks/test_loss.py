@@ -556,6 +556,8 @@ def test_what_killed_processes_leave_is_cleaned_up(model, whole, run):
     (run / ".prediction.killed.partial").write_text("half")
     old = contents(run)
     run.rename(beside / ".run.replaced")  # Killed in the midst of a swap: the old run comes back.
+    with folder.filelock.FileLock(run / ".run" / "lock"):  # So did a reader that tested the lock in between.
+        pass
     (beside / ".other.replaced").mkdir()
     runs.sample(model, run, **JOB)
     assert contents(run) == old

@@ -84,8 +84,18 @@ NO_SCHEDULER = "^scheduler must be the address of a running Dask scheduler.*got 
 SCHEDULERS = [
     (None, {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "None"),
     ("tcp://127.0.0.1:9", {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "tcp://127"),
-    ("tls://127.0.0.1:9", {"tls_ca_file": "none.pem"}, FileNotFoundError, r"^.{10} tls_ca_file must be a file.*none.pem"),
-    ("tls://127.0.0.1:9", {"password": "x"}, ValueError, "^security must be options of distributed.Security, got password"),
+    (
+        "tls://127.0.0.1:9",
+        {"tls_ca_file": "none.pem"},
+        FileNotFoundError,
+        r"^.{10} tls_ca_file must be a file.*none.pem",
+    ),
+    (
+        "tls://127.0.0.1:9",
+        {"password": "x"},
+        ValueError,
+        "^security must be options of distributed.Security, got password",
+    ),
     ("tls://127.0.0.1:9", {"tls_ca_file": "arrays.toml"}, ConnectionError, NO_SCHEDULER),
     ("tcp://127.0.0.1:9", None, ConnectionError, NO_SCHEDULER + "'tcp://127"),
     ("tls://127.0.0.1:9", None, ConnectionError, NO_SCHEDULER + "'tls://127"),

@@ -114,6 +114,7 @@ def hold(found, exact):
 
 
 @pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore:log p.Y. of the 8 islands differs")
 def test_the_error_holds_over_a_hundred_seeds():
     model, exact, _ = conjugate(10)
     hold([anneal(model, "latent", seed=seed) for seed in range(100)], exact)

@@ -93,9 +93,11 @@ def prepared(out: str | Path) -> Path:
         raise RunError(f"out must be a folder other than the one that this command runs in, got {out}")
     replaced = beside(out, REPLACED)
     with suppress(RunBusy, FileNotFoundError):
-        if replaced.exists() and not out.exists():  # A process was killed between the two renames of `replace`.
+        if replaced.exists() and _no_more_than_a_lock(
+            out
+        ):  # A process was killed between the two renames of `replace`.
             with locked(replaced, 0):
-                replaced.rename(out)
+                _restore(replaced, out)
     clean(out)
     return out
 
@@ -120,10 +122,22 @@ def replace(new: Path, out: Path) -> None:
     try:
         new.rename(out)
     except BaseException:
-        if not out.exists():
-            replaced.rename(out)
+        if _no_more_than_a_lock(out):
+            _restore(replaced, out)
         raise
     sync_folder(out.parent)
+
+
+def _no_more_than_a_lock(out: Path) -> bool:
+    """Whether nothing is at a path but what a reader makes there that tests the lock between two renames."""
+    return {path.name for path in out.rglob("*")} <= {FOLDER, "lock"} and not out.is_file()
+
+
+def _restore(replaced: Path, out: Path) -> None:
+    """Give a replaced run its name back."""
+    if out.exists():
+        shutil.rmtree(out)
+    replaced.rename(out)
 
 
 def remove(folder: Path) -> None:
