@@ -22,7 +22,7 @@ from bayesattn._util.checks import Checked, one_of, positive_integer, require_me
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
-from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
+from bayesattn.checks.mixing import FEWEST_DRAWS, heaviest_tail
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.energies import one_by_one
 from bayesattn.models import collapsed
@@ -44,6 +44,7 @@ from bayesattn.models.stored_model import ATTRIBUTE, described, described_in
 from bayesattn.prediction import PosteriorPrediction
 from bayesattn.samplers.stopping import DRAWS_AT_FIRST_CHECK
 from bayesattn.theory import bartlett
+from bayesattn.theory.evidence import MOST_PARETO_K
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -84,11 +84,11 @@ def tempering_pass(
     model: ba.Model | ba.AttentionModel, replicas: int, warmup: int, draws: int
 ) -> Callable[[int], Pass]:
     """Function of a seed: one chain of parallel tempering."""
-    settings = {"chains": 1, "warmup": warmup, "draws": draws, "progress": False}
+    settings: dict[str, Any] = {"chains": 1, "warmup": warmup, "draws": draws, "progress": False}
 
     def one(seed: int) -> Pass:
         drawn = ba.sample(model, "tempered", seed=seed, options={"replicas": replicas}, **settings)
-        found, predictions = ba.tempering(drawn), drawn["posterior"]["prediction"].values[0]
+        found, predictions = ba.tempering(drawn), np.asarray(drawn["posterior"].to_dataset()["prediction"][0])
         return predictions.mean(0), predictions.var(0), found.log_evidence, int(found.round_trips[0])
 
     return one
@@ -125,7 +125,7 @@ def blackjax_pass(
     @jax.jit
     def step(key, state, size):
         scales = jnp.var(state.particles, 0) + 1e-12
-        tuned = extend_params({"step_size": size, "inverse_mass_matrix": scales})
+        tuned = extend_params({"step_size": size, "inverse_mass_matrix": scales})  # pyright: ignore[reportArgumentType]
         state, info = kernel(key, state, moves, tuned)
         accepted = info.update_info.acceptance_rate.mean()
         return state, size * jnp.exp(accepted - 0.8), info.log_likelihood_increment

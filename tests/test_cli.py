@@ -191,7 +191,7 @@ def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
     found = SimpleNamespace(width=8, entries=entries, pareto_k=two, **theory, **draws)
     found.summary = lambda: Validation.summary(found)
     _print_entries([found], True)
-    table = capsys.readouterr().out.split("z: draws less")[0]
+    table = capsys.readouterr().out.split("z: draws minus")[0]
     assert table.count("± n/a") == 3
     assert "nan" not in table
     assert "!" not in table

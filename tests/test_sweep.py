@@ -112,7 +112,7 @@ def test_bad_sweeps_are_refused_before_anything_runs(file, tmp_path, content, me
 
 def test_a_client_is_not_the_default_of_dask(file, tmp_path):
     """xarray asks for that one whenever it writes a file."""
-    with clusters.client(sweep.Sweep(file(), tmp_path / "out"), 1, None, None, 1):
+    with clusters.connected_client(sweep.Sweep(file(), tmp_path / "out"), 1, None, None, 1):
         assert dask.config.get("scheduler", None) is None
 
 

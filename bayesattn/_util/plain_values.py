@@ -6,4 +6,4 @@ from typing import Any
 PlainDict = dict[str, Any]
 """Numbers, texts, truth values, and lists and dictionaries of them, by name."""
 PlainMapping = Mapping[str, Any]
-"""The same, to be read alone."""
+"""Read-only `PlainDict`."""

@@ -16,7 +16,6 @@ from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_r
 from bayesattn.checks.mixing import (
     FEWEST_CHAINS,
     FEWEST_DRAWS,
-    MOST_PARETO_K,
     _constant,
     _mixing,
     _stuck,
@@ -31,6 +30,7 @@ from bayesattn.models.draws import Draws, fewest_round_trips, opened
 from bayesattn.models.stored_model import architecture_in
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.theory.bartlett import may_have_modes_apart
+from bayesattn.theory.evidence import MOST_PARETO_K
 
 GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """Thresholds of Vehtari et al. (2021) and Betancourt (2016)."""

@@ -10,8 +10,6 @@ from jaxtyping import Float
 
 FEWEST_DRAWS_FOR_TAILS = 400
 """Smallest number of draws, of all chains together, from which the shape of a tail is estimated."""
-MOST_PARETO_K = 0.7
-"""Largest Pareto k at which averages are reliable (Vehtari et al. 2024)."""
 TAILS_LOOKED_AT = 20
 """Number of labels with the greatest terms whose tails are fitted."""
 COLUMNS = {"R-hat": ("rhat", ".3f"), "ESS": ("ess", ".0f"), "tail ESS": ("tail_ess", ".0f")}
@@ -40,8 +38,7 @@ def pareto_k(values: xr.DataArray) -> np.ndarray:
 def heaviest_tail(terms: Float[np.ndarray, "chain draw *label"]) -> float:
     """Largest Pareto shape of the right tails of terms that are averaged over draws, NaN as in `tail_shapes`.
 
-    Only those labels are looked at whose greatest term is the largest share of their average, because each fit takes
-    milliseconds.
+    Fits only the labels whose largest term has the largest share of their average, because each fit takes milliseconds.
     """
     flat = np.moveaxis(terms.reshape(*terms.shape[:2], -1), 2, 0)
     shares = flat.max((1, 2)) / np.maximum(flat.mean((1, 2)), np.finfo(float).tiny)

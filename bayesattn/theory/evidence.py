@@ -48,7 +48,8 @@ TARGET_ERROR = 0.05
 """Error, in nats, at which importance sampling stops."""
 BLOCK_DRAWS, MOST_BLOCKS = 512, 8
 """Draws of importance sampling after which their weights are checked, and the most such blocks of draws."""
-LARGEST_PARETO_K = 0.7
+MOST_PARETO_K = 0.7
+"""Largest Pareto k at which averages are reliable (Vehtari et al. 2024)."""
 DEFENSIVE_SHARE = 0.1
 """Share of the proposal of importance sampling that covers the prior: weights of draws in the tails of a posterior that is
 wider than at its mode stay bounded (defensive importance sampling, Hesterberg 1995)."""
@@ -379,7 +380,7 @@ def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes,
         smoothed, pareto = _smoothed(log_weights)
         total = special.logsumexp(smoothed)
         error = float(np.sqrt(np.sum(np.exp(2 * (smoothed - total))) - 1 / len(smoothed)))
-        reliable = bool(pareto <= LARGEST_PARETO_K and error <= LARGEST_RELIABLE_ERROR)
+        reliable = bool(pareto <= MOST_PARETO_K and error <= LARGEST_RELIABLE_ERROR)
         result = Evidence(float(total - np.log(len(smoothed))), error, "importance sampling", reliable)
         if reliable and error <= TARGET_ERROR:
             break

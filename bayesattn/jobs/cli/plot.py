@@ -19,7 +19,7 @@ def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run that `bayesattn sample` made.")],
     kind: Annotated[
         list[Kind] | None,
-        typer.Option(help="What to draw; may be given several times. By default all that there is."),
+        typer.Option(help="What to draw; may be given several times. By default every kind that has data."),
     ] = None,
     out: Annotated[
         Path | None,

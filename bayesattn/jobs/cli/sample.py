@@ -14,6 +14,7 @@ from bayesattn.checks.mixing import COLUMNS
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
 from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.tables import MOST_PATHS
 from bayesattn.models.network_posterior import NetworkPosterior
 
 ENTRIES_OF_LEAST_ESS = 3
@@ -124,7 +125,7 @@ def sample(
 def _print_entries(case: NetworkPosterior, entries: list[PlainDict], show_all: bool) -> None:
     numbers = {name: number for number, name in enumerate(case.row_names, 1)}
     own, off = ([each for each in entries if (each["path"] == each["other_path"]) == same] for same in (True, False))
-    largest = sorted(own, key=lambda each: -each["mean"])[: screen.MOST_DIAGONAL_ENTRIES]
+    largest = sorted(own, key=lambda each: -each["mean"])[:MOST_PATHS]
     known = [each for each in off if each["ess"] is not None]
     fewest = sorted(known, key=lambda each: each["ess"])[:ENTRIES_OF_LEAST_ESS]
     chosen = [each for each in entries if show_all or each in largest or each in fewest]

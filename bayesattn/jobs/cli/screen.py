@@ -68,8 +68,8 @@ def new_table(
 ) -> Table:
     """Table of rows of text by heading, whose numbers never wrap.
 
-    Columns in `words` hold words, which wrap on a narrow screen. Columns in `once` are blank where all of them are those of
-    the row above. `styles` has the style of each row.
+    Columns in `words` hold words, which wrap on a narrow screen. Columns in `once` are blank where all of
+    them repeat the row above. `styles` has the style of each row.
     """
     table = Table(box=None, padding=GAPS)
     for heading in rows[0]:
@@ -107,10 +107,6 @@ def say(text: str, style: str | None = None) -> None:
 def say_where(text: str) -> None:
     """Print a sentence with a path on one line, so that a path of any length can be copied."""
     console.print(text, soft_wrap=True)
-
-
-MOST_DIAGONAL_ENTRIES = 20
-"""Number of diagonal entries of U that tables show, the largest ones."""
 
 
 def say_paths(names: Sequence[str], numbers: Collection[int]) -> None:

@@ -22,7 +22,7 @@ from bayesattn.checks.theory_predictions import predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.plots import validation_figure
-from bayesattn.jobs.tables import Row, entry_row
+from bayesattn.jobs.tables import MOST_PATHS, Row, entry_row
 from bayesattn.models import Model
 from bayesattn.questions import temperature as temperatures
 from bayesattn.questions.temperature import Candidate
@@ -229,7 +229,7 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
             styles.append("red" if differs[entry] else None)
     screen.print_table("Order parameter U", rows, once=["N"], styles=styles)
     screen.say(
-        "z: draws less 1/N theory, in Monte Carlo errors (±); !: more than what the theory leaves out and Monte Carlo"
+        "z: draws minus 1/N theory, in Monte Carlo errors (±); !: more than what the theory leaves out and Monte Carlo"
         " error explain; R-hat, ESS, tail ESS: of the draws of that entry"
     )
     screen.say_paths(results[0].model.row_names, numbered)
@@ -241,7 +241,7 @@ def _entries_shown(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> l
     """Indices of the largest diagonal entries, and of entries that differ or are farthest from the theory."""
     apart = [entry for entry in np.argsort(-entries.excess, kind="stable") if _differs(entries)[entry]]
     off, on = np.flatnonzero(pairs[0] != pairs[1]), np.flatnonzero(pairs[0] == pairs[1])
-    own = on[np.argsort(-entries.size[on], kind="stable")][: screen.MOST_DIAGONAL_ENTRIES]
+    own = on[np.argsort(-entries.size[on], kind="stable")][:MOST_PATHS]
     farthest = off[np.argsort(-np.abs(entries.z[off]), kind="stable")][:FARTHEST_ENTRIES]
     return sorted(map(int, {*own, *apart[:MOST_DIFFERING_ENTRIES], *farthest}))
 

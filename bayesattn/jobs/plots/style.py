@@ -101,7 +101,7 @@ def width_axis(axes: Axes, widths: Sequence[float]) -> None:
 def legend_below(
     axes: Axes, columns: int = 1, title: str | None = None, handles: Sequence[Artist] | None = None
 ) -> None:
-    """Draw a legend below the axes and the name of the abscissa, where there are no data."""
+    """Draw a legend below the label of the x-axis, so that it hides no data."""
     down = ScaledTranslation(0, -LEGEND_DISTANCE / 72, axes.figure.dpi_scale_trans)
     axes.legend(
         loc="upper center",

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 CLUSTERS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "sge": "SGECluster", "lsf": "LSFCluster", "oar": "OARCluster"}
 TLS_FILES = ("tls_ca_file", "tls_client_cert", "tls_client_key")
 HOST = "127.0.0.1"
+"""Address on which the processes of an embedded cluster listen."""
 CONNECT_SECONDS = 10
+"""Time within which an existing scheduler must answer."""
 
 
 @contextmanager
-def client(
+def connected_client(
     sweep: Sweep, workers: int | None, scheduler: str | None, security: PlainMapping | None, pending: int
 ) -> Iterator[tuple["Client", int]]:
     """Dask client, and number of threads that each run may use.
@@ -85,7 +87,8 @@ def embedded(workers: int | None, pending: int, scratch: str) -> tuple["SpecClus
     from distributed import Nanny, Scheduler, SpecCluster
 
     devices = gpus()
-    count = min(workers or len(devices) or cores(), len(devices) or pending, pending)
+    most = len(devices) or cores()
+    count = min(workers or most, len(devices) or pending, pending)
     here = {"host": HOST, "dashboard_address": f"{HOST}:0", "dashboard": False}
     worker = here | {"nthreads": 1, "memory_limit": 0, "local_directory": scratch}
     nannies = {

@@ -99,7 +99,10 @@ def run(
         pending = [planned for planned in sweep.runs if not planned.is_finished]
         try:
             if pending:
-                with clusters.client(sweep, workers, scheduler, security, len(pending)) as (client, threads_each):
+                with clusters.connected_client(sweep, workers, scheduler, security, len(pending)) as (
+                    client,
+                    threads_each,
+                ):
                     work = partial(run_one, threads=threads or threads_each, overwrite=overwrite)
                     _run_all(client, work, sweep, pending, errors, progress)
         finally:

@@ -25,22 +25,26 @@ from bayesattn.questions.singular.law import attention_law
 
 FEWEST = 4
 """Fewest temperatures that determine the limit."""
-LEAST_FIT = 0.05
-"""Least p-value of chi squared at which values fit."""
+SMALLEST_P_VALUE = 0.05
+"""Smallest p-value of chi squared at which values fit."""
 PROBABILITY = 0.95
 """Probability of intervals."""
 NEAREST, FARTHEST = 1.0, 25.0
-"""Least and largest log(1/T) - c at the warmest temperature used."""
+"""Smallest and largest log(1/T) - c at the warmest temperature used."""
 SHIFTS = 50
+"""Points of the quadrature over log(1/T) - c."""
 POWERS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)
 """Powers p of T in the next term."""
 ORDERS = (0, 1, 2, 3)
 """Powers k of log(1/T) - c in the next term."""
 TERM_ERROR, ITERATIONS = 0.2, 4
 """Relative error of the next term, for further terms and powers of log T; the term's size is found by iteration."""
-LEAST_ERROR = 1e-5
-"""Least relative error of a value: for wide networks some values are known to 1e-7, but further terms are larger."""
-POINTS, GRID, NEGLIGIBLE = 25, 500, 1e-4
+SMALLEST_ERROR = 1e-5
+"""Smallest relative error of a value: for wide networks some values are known to 1e-7, but further terms are larger."""
+POINTS, GRID = 25, 500
+"""Points across each normal density of lambda, and points of the grid on which their mixture is evaluated."""
+NEGLIGIBLE = 1e-4
+"""Weight relative to the largest below which a density of the mixture is left out."""
 LARGEST_TERM = 0.5
 """Prior standard deviation of the next term at the warmest temperature used."""
 
@@ -84,18 +88,36 @@ def fitted(
         which = "temperatures" if known.all() else f"of {len(known)} temperatures with a Monte Carlo error"
         return _undetermined(f"{known.sum()} {which} are too few, at least {FEWEST} are needed")
     logs, values = np.log(1 / temperatures[known]), values[known]
-    errors = np.hypot(errors[known], LEAST_ERROR * np.abs(values))
+    errors = np.hypot(errors[known], SMALLEST_ERROR * np.abs(values))
     multiplicities = np.arange(1, largest + 1)
     for first in range(len(logs) - FEWEST + 1):
         chosen = slice(first, None)
-        result = _Posterior.of(logs[chosen], values[chosen], errors[chosen], multiplicities)
-        if result.p_value >= LEAST_FIT:
+        result = _Posterior.of_values(logs[chosen], values[chosen], errors[chosen], multiplicities)
+        if result.p_value >= SMALLEST_P_VALUE:
             return result.limit(len(logs) - first)
     return _undetermined(f"no {FEWEST} of the coldest temperatures fit the law")
 
 
 def _undetermined(reason: str) -> Limit:
     return Limit(UNDETERMINED, UNDETERMINED, 0, f"cannot tell: {reason}")
+
+
+class _WeightedLine(NamedTuple):
+    """Weighted least squares of intercept + slope x, with a normal prior of the slope; one fit for each leading index."""
+
+    intercept: np.ndarray
+    slope: np.ndarray
+    intercept_sd: np.ndarray
+    determinant: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> "_WeightedLine":
+        """Fit along the last axis: the normal equations are [[w, wx], [wx, wxx]] (intercept, slope) = (wy, wxy)."""
+        w, wx, wxx = weights.sum(-1), np.sum(weights * x, -1), np.sum(weights * x**2, -1) + LARGEST_TERM**-2
+        wy, wxy = np.sum(weights * y, -1), np.sum(weights * x * y, -1)
+        determinant = w * wxx - wx**2
+        intercept, slope = (wxx * wy - wx * wxy) / determinant, (w * wxy - wx * wy) / determinant
+        return cls(intercept, slope, np.sqrt(wxx / determinant), determinant)
 
 
 class _Posterior(NamedTuple):
@@ -108,7 +130,7 @@ class _Posterior(NamedTuple):
     p_value: float
 
     @classmethod
-    def of(
+    def of_values(
         cls,
         logs: Float[np.ndarray, " temperature"],
         values: Float[np.ndarray, " temperature"],
@@ -120,37 +142,33 @@ class _Posterior(NamedTuple):
         lambda and b come from weighted least squares, in which the next term has the relative error `TERM_ERROR`. Its size
         is found by iteration.
         """
+        # Axes: theta, log(1/T) - c at the warmest temperature, p, k, temperature.
         theta = multiplicities[:, None, None, None, None]
         distance = np.linspace(NEAREST, FARTHEST, SHIFTS)[:, None, None, None]
         power, order = np.array(POWERS)[:, None, None], np.array(ORDERS)[:, None]
         colder = logs - logs[0]
         term = np.exp(-power * colder) * (1 + colder / distance) ** order
         values = values + (theta - 1) / (distance + colder)
-        size = np.zeros((len(multiplicities), *term.shape[:-1]))
+        amplitude = np.zeros((len(multiplicities), *term.shape[:-1]))
         for _ in range(ITERATIONS):
-            variances = errors**2 + (TERM_ERROR * size[..., None] * term) ** 2
-            ones, terms, squares = (np.sum(term**exponent / variances, -1) for exponent in range(3))
-            squares = squares + LARGEST_TERM**-2
-            of_values, of_terms = (np.sum(term**exponent * values / variances, -1) for exponent in range(2))
-            determinant = ones * squares - terms**2
-            mean = (squares * of_values - terms * of_terms) / determinant
-            size = (ones * of_terms - terms * of_values) / determinant
-            sd = np.sqrt(squares / determinant)
-        residual = values - mean[..., None] - size[..., None] * term
-        misfit = np.sum(residual**2 / variances, -1) + (size / LARGEST_TERM) ** 2
-        log_weight = -(misfit + np.log(determinant) + np.sum(np.log(variances), -1)) / 2 - np.log(theta[..., 0])
+            variances = errors**2 + (TERM_ERROR * amplitude[..., None] * term) ** 2
+            fit = _WeightedLine.of(term, values, 1 / variances)
+            amplitude = fit.slope
+        residual = values - fit.intercept[..., None] - amplitude[..., None] * term
+        misfit = np.sum(residual**2 / variances, -1) + (amplitude / LARGEST_TERM) ** 2
+        log_weight = -(misfit + np.log(fit.determinant) + np.sum(np.log(variances), -1)) / 2 - np.log(theta[..., 0])
         decreases = (power * distance >= order)[..., 0]  # The next term falls with T throughout; others have no weight.
         # Two parameters are fitted, lambda and b; theta, c, p and k hardly reduce the degrees of freedom.
         freedom = max(1, len(logs) - 2)
         return cls(
             special.softmax(np.where(decreases, log_weight, -np.inf)),
-            mean,
-            sd,
+            fit.intercept,
+            fit.intercept_sd,
             multiplicities,
             float(stats.chi2.sf(np.min(np.where(decreases, misfit, np.inf)), freedom)),
         )
 
-    def densest(self) -> tuple[float, float]:
+    def highest_density_ends(self) -> tuple[float, float]:
         """Ends of the region of highest density of lambda that has probability `PROBABILITY`."""
         matters = self.weights > NEGLIGIBLE * self.weights.max()
         weights, means, sds = (each[matters] for each in (self.weights, self.means, self.sds))
@@ -167,7 +185,7 @@ class _Posterior(NamedTuple):
         """Mean, standard error and intervals of lambda; most probable theta."""
         mean = float(np.sum(self.weights * self.means))
         error = float(np.sqrt(np.sum(self.weights * (self.sds**2 + (self.means - mean) ** 2))))
-        low, high = self.densest()
+        low, high = self.highest_density_ends()
         shares = self.weights.sum((1, 2, 3))
         order = np.argsort(-shares)
         likeliest = float(self.multiplicities[order[0]])
@@ -176,7 +194,7 @@ class _Posterior(NamedTuple):
         multiplicity = Interval(likeliest, spread, float(kept.min()), float(kept.max()))
         ends = f"{multiplicity.low:.0f}" + (f" to {multiplicity.high:.0f}" if len(kept) > 1 else "")
         statement = (
-            f"lambda = {with_error(mean, error)}, {PROBABILITY:.0%} from {low:.3g} to {high:.3g}; multiplicity {ends};"
-            f" of the {used} coldest temperatures"
+            f"lambda = {with_error(mean, error)}, {100 * PROBABILITY:.0f} % from {low:.3g} to {high:.3g};"
+            f" multiplicity {ends}; from the {used} coldest temperatures"
         )
         return Limit(Interval(mean, error, low, high), multiplicity, used, statement)
