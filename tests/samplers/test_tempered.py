@@ -303,8 +303,11 @@ def test_a_stopped_run_goes_on_with_the_same_bits(warm, drawn, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         runs.sample(warm, tmp_path / "run", sampler="tempered", **JOB, progress=StopAfter(400))
     run = runs.sample(warm, tmp_path / "run", sampler="tempered", **JOB)
-    for name, values in drawn["posterior"].data_vars.items():
-        np.testing.assert_array_equal(run.draws()["posterior"][name], values)
+    resumed = run.draws()
+    for group in ("posterior", "sample_stats"):
+        for name, values in drawn[group].data_vars.items():
+            np.testing.assert_array_equal(resumed[group][name], values)
+    assert ba.tempering(resumed).round_trips.tolist() == ba.tempering(drawn).round_trips.tolist()
 
 
 def test_the_joint_test_refuses_replicas_that_remember_other_labels(warm):
