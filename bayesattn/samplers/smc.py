@@ -124,9 +124,10 @@ def anneal(
             next power, so that more moves mean fewer resampled particles, and not more work.
         seed: same seed, same result.
         weights: whether draws hold the weights of the network.
-        error: largest error in nats. Particles are doubled, and annealing repeated, until the error is at most this, or the
-            next doubling would exceed 65,536 of all islands. The result is that of the last pass, as if it had been asked
-            for with so many `particles`; all passes together cost less than twice the last.
+        error: largest error in nats. Particles are doubled until an island has one for each coordinate, since fewer may
+            agree by chance; then, with annealing repeated, until the error is at most this, or the next doubling would
+            exceed 65,536 of all islands. The result is that of the last pass, as if it had been asked for with so many
+            `particles`; all passes together cost less than twice the last.
 
     Raises:
         ValueError: invalid numbers, a parameterisation that does not fit the model.
@@ -139,11 +140,14 @@ def anneal(
     if error is not None:
         positive("error", error)
     posterior = parameterisation_of(model, parameterisation).ready(model, weights=weights)
+    coordinates = sum(jnp.size(leaf) for leaf in jax.tree.leaves(posterior.initial(first_key(0))))
     while True:
-        key = stream(seed, "annealing", model.fingerprint, parameterisation, str(particles))
-        final, excluded = _pass(key, ToPosterior(posterior), islands, particles, moves)
-        if error is None or final.error <= error or 2 * islands * particles > MOST_PARTICLES:
-            break
+        last = 2 * islands * particles > MOST_PARTICLES
+        if last or error is None or particles >= coordinates:
+            key = stream(seed, "annealing", model.fingerprint, parameterisation, str(particles))
+            final, excluded = _pass(key, ToPosterior(posterior), islands, particles, moves)
+            if last or error is None or final.error <= error:
+                break
         particles *= 2
     most = LARGEST_RELIABLE_ERROR if error is None else error
     if final.error > most:

@@ -88,6 +88,8 @@ def test_evidence_and_means_of_a_conjugate_normal_with_the_error_asked_for():
     assert found.draws["posterior"]["latent"].shape == (16, found.particles // 16, 10, 10)
     agree(found.draws["posterior"]["latent"], mean)
     assert found.shares.values == pytest.approx(special.softmax(found.islands))
+    few = anneal(model, "latent", islands=16, particles=8, error=5.0)
+    assert few.particles == 16 * 128, "as many as coordinates"
 
 
 def test_an_error_out_of_reach_warns_and_one_that_is_none_is_refused(monkeypatch):
