@@ -9,7 +9,7 @@ import typer
 
 from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.cli.compiled import LEAST_COMPILE_SECONDS
-from bayesattn.jobs.runs.folder import found_in
+from bayesattn.jobs.runs.folder import runs_in
 
 
 def report(
@@ -27,7 +27,7 @@ def report(
         os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS") == LEAST_COMPILE_SECONDS
     ):  # Set by `keep_compiled`, not by the user.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    paths = [run for folder in runs for run in found_in(folder)]
+    paths = [run for folder in runs for run in runs_in(folder)]
     screen.refuse_to_overwrite(out, overwrite, folder=False)
     with screen.working("reading runs, solving the theory, drawing"):
         page.report(paths, out, overwrite=overwrite)

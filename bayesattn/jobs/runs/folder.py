@@ -62,7 +62,7 @@ def beside(out: Path, ending: str) -> Path:
     return out.with_name(f".{out.name}.{ending}")
 
 
-def followed(out: str | Path) -> Path:
+def with_links_resolved(out: str | Path) -> Path:
     """Path of a run as the user named it, with a link resolved, since links are never renamed themselves."""
     out = user_path("out", out)
     return Path(os.path.realpath(out)) if out.is_symlink() or out.name in ("", "..") else out
@@ -70,16 +70,16 @@ def followed(out: str | Path) -> Path:
 
 def under_way(out: str | Path) -> Path:
     """Path at which the run for `out` is sampled: a hidden folder beside it while the run replaces another."""
-    new = beside(followed(out), REPLACEMENT)
+    new = beside(with_links_resolved(out), REPLACEMENT)
     return new if new.exists() else user_path("out", out)
 
 
-def prepared(out: str | Path) -> Path:
-    """Path of a run to be sampled, with links resolved and leftovers of killed processes removed.
+def recovered(out: str | Path) -> Path:
+    """Path of a run to be sampled, with links resolved, after what killed processes left is put back or removed.
 
     Raises RunError if there cannot be a run at the path, for example in the working directory of this process.
     """
-    out = followed(out)
+    out = with_links_resolved(out)
     if out.is_symlink():
         raise RunError(f"out must be a folder, got {out}, a link that leads to itself")
     try:
@@ -103,7 +103,7 @@ def prepared(out: str | Path) -> Path:
 
 
 def clean(out: Path) -> None:
-    """Delete the leftovers of killed processes beside a run, and the run that it replaced."""
+    """Delete what killed processes left beside a run, but for a replacement that was begun; and the run that it replaced."""
     for leftover in (beside(out, REPLACED), beside(out, UNFINISHED), beside(beside(out, REPLACEMENT), UNFINISHED)):
         with suppress(RunBusy, OSError):  # It is deleted before the next run is sampled here.
             if leftover.exists():
@@ -153,7 +153,7 @@ def remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def found_in(folder: str | Path) -> list[Path]:
+def runs_in(folder: str | Path) -> list[Path]:
     """Paths of all runs in a folder, or of the folder itself if it is a run; raises RunError if there is none."""
     folder = user_path("folder", folder)
     runs = []

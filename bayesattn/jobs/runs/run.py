@@ -23,7 +23,7 @@ from bayesattn._util.random import digest
 from bayesattn._util.text import Described
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.runs import provenance, store
-from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, found_in, locked
+from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, runs_in, locked
 from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.draws import stored
@@ -369,7 +369,7 @@ def overview(folder: str | Path) -> list[PlainDict]:
     Raises RunError if there is no run.
     """
     rows, folder = [], user_path("folder", folder)
-    for path in found_in(folder):
+    for path in runs_in(folder):
         row: PlainDict = {"run": str(path.relative_to(folder)) if path != folder else path.name}
         try:
             rows.append(row | Run(path).overview())

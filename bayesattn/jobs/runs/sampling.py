@@ -66,7 +66,7 @@ def sample(
     """
     job = Job.of(**settings).for_model(model)
     require_stored_name(job.sampler)
-    out = folder.prepared(out)
+    out = folder.recovered(out)
     goal = Goal(job, target_ess, max_seconds)
     with callback(progress, shown_as(model), job.chains * job.transitions) as report:
         request = _Request(model, job, goal, report, threads)
