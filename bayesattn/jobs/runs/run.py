@@ -23,7 +23,7 @@ from bayesattn._util.random import digest
 from bayesattn._util.text import Described
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.runs import provenance, store
-from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, runs_in, locked
+from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, locked, runs_in
 from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.draws import stored
