@@ -175,6 +175,13 @@ def test_no_batch_is_factorised_on_a_cpu():
     assert not _factorises_batches(jax.make_jaxpr(of_each(jnp.linalg.cholesky))(batch).jaxpr)
 
 
+@pytest.mark.parametrize(("name", "value", "least"), [("draws", 6, 7), ("thin", 0, 1)])
+def test_too_few_draws_or_transitions_between_them_are_refused(name, value, least):
+    model = tiny_model()
+    with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least {least}, got {value}"):
+        calibration.calibrate(model, calibration.simulate(model, 1), **{name: value})
+
+
 @pytest.mark.heavy
 def test_a_hundred_examples_are_calibrated_to_the_end():
     model = ba.load_model("hidden_markov", width=4)

@@ -266,7 +266,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
     job = ba.samplers.Job(chains=whole(2), warmup=np.uint8(5), draws=jnp.int32(6), seed=np.array(1))
     assert job == ba.samplers.Job(chains=2, warmup=5, draws=6, seed=1)
     assert model.replace(width=whole(4)).architecture.widths == (4, 4, 4)
-    steps = ba.samplers.Job(sampler="mala", options={"steps": whole(3), "step_size": np.float32(0.5)}).options
+    steps = ba.samplers.Job(sampler="mala", options={"steps": whole(3), "step_size": np.array(0.5)}).options
     assert (type(steps["steps"]), type(steps["step_size"])) == (int, float)
     with pytest.raises(ValueError, match="draws must be a whole number of at least 1, got True"):
         ba.samplers.Job(chains=2, warmup=5, draws=True, seed=1)

@@ -172,7 +172,8 @@ def calibrate(
     """
     if not has_fixed_attention(model):  # Ranked quantities depend on the queries and keys.
         settings = {"keep": ("order_parameter", "prediction", "queries_keys")} | settings
-    positive_integer("draws", draws, FEWEST_DRAWS)
+    for name, value, fewest in (("draws", draws, FEWEST_DRAWS), ("thin", thin, 1)):
+        positive_integer(name, value, fewest)
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     job = job.for_model(model)
     count = len(simulations.labels)
@@ -233,7 +234,7 @@ def joint_test(
         ValueError: invalid settings, a sampler with replicas.
     """
     settings = {"sampler": "nuts"} | settings
-    job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
+    job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel").for_model(model)
     if job.sampler in WITH_REPLICAS:
         raise BayesattnError(
             f"sampler must draw from its last draw alone for the joint test, got {job.sampler!r}, whose replicas remember"

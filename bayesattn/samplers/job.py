@@ -219,7 +219,8 @@ def checked_options(sampler: str, kernel: Any, options: object) -> PlainDict:
                 f"options.{name} must be a number, a text or a truth value, got {shown(value)}: pass an instance of the"
                 " kernel, made with this option"
             )
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+    numbers = {name: value.item() for name, value in options.items() if hasattr(value, "item") and np.ndim(value) == 0}
+    plain = {**options, **numbers}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
 
 

@@ -568,6 +568,54 @@ def test_what_killed_processes_leave_is_cleaned_up(model, whole, run):
     assert names(beside) == [".other.replaced", "run"]
 
 
+def test_a_run_that_another_process_has_put_back_stays(run, monkeypatch):
+    """Just after this process saw that it had to be."""
+    seen = folder._no_more_than_a_lock
+
+    def late(out):
+        found = seen(out)
+        if (replaced := folder.beside(out, folder.REPLACED)).exists():
+            replaced.rename(out)
+        return found
+
+    monkeypatch.setattr(folder, "_no_more_than_a_lock", late)
+    before = files(run)
+    run.rename(folder.beside(run, folder.REPLACED))
+    folder.recovered(run)
+    assert files(run) == before
+
+
+def test_a_lock_of_the_run_that_was_replaced_is_none(run, whole, monkeypatch):
+    """It is swapped between the moments at which the lock is opened and taken."""
+    acquire = folder.filelock.FileLock.acquire
+
+    def swapped(*arguments, **options):
+        proxy = acquire(*arguments, **options)
+        run.rename(run.with_name("old"))
+        shutil.copytree(whole, run)
+        return proxy
+
+    monkeypatch.setattr(folder.filelock.FileLock, "acquire", swapped)
+    with pytest.raises(runs.RunBusy), folder.locked(run):
+        pass
+
+
+def test_a_run_that_was_extended_after_it_was_opened_has_its_own_draws(model, run):
+    opened = runs.Run(run)
+    before = opened.draws()["posterior"]["prediction"].values
+    runs.sample(model, run, **JOB | {"draws": 80})
+    np.testing.assert_array_equal(opened.draws()["posterior"]["prediction"], before)
+    assert opened.complete
+
+
+def test_a_replacement_that_has_more_draws_than_are_asked_for_replaces(model, run):
+    other = JOB | {"seed": 9}
+    replacement = folder.beside(run, folder.REPLACEMENT)
+    runs.sample(model, replacement, **other | {"draws": 80})
+    found = runs.sample(model, run, **other, overwrite=True)
+    assert (found.path, found.drawn, runs.Run(run).drawn) == (run, 60, 80)
+
+
 @pytest.mark.parametrize("leftover", [".run.unfinished", ".run.replaced"])
 def test_what_another_process_is_at_work_on_stays(model, run, leftover):
     shutil.copytree(run, run.parent / leftover)

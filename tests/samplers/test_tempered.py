@@ -311,5 +311,12 @@ def test_a_stopped_run_goes_on_with_the_same_bits(warm, drawn, tmp_path):
 
 
 def test_the_joint_test_refuses_replicas_that_remember_other_labels(warm):
-    with pytest.raises(ValueError, match="must draw from its last draw alone for the joint test, got 'tempered'"):
-        calibration.joint_test(warm, sampler="tempered")
+    narrow = ba.Model(
+        path_inputs=np.ones((2, 2, 1)),
+        labels=np.ones(2),
+        architecture=ba.Architecture((2,), (1, 2)),
+        temperature=1.0,
+    )
+    for model, sampler in ((warm, "tempered"), (narrow, "auto")):
+        with pytest.raises(ValueError, match="must draw from its last draw alone for the joint test, got 'tempered'"):
+            calibration.joint_test(model, sampler=sampler)

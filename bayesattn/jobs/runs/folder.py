@@ -46,11 +46,12 @@ def locked(folder: Path, timeout: float = LOCK_SECONDS, out: Path | None = None)
     lock = filelock.FileLock(file)
     busy = RunBusy(f"{out or folder} is being written by another process: wait for it, or choose another folder")
     try:
+        place = folder.stat().st_ino
         lock.acquire(timeout=timeout)
     except (filelock.Timeout, FileNotFoundError):  # Without a file, it has just been replaced by another run.
         raise busy from None
     try:
-        if not file.exists():
+        if not file.exists() or folder.stat().st_ino != place:
             raise busy  # It was replaced by another run while this process waited.
         yield
     finally:
@@ -93,11 +94,12 @@ def recovered(out: str | Path) -> Path:
         raise RunError(f"out must be a folder other than the one that this command runs in, got {out}")
     replaced = beside(out, REPLACED)
     with suppress(RunBusy, FileNotFoundError):
-        if replaced.exists() and _no_more_than_a_lock(
-            out
-        ):  # A process was killed between the two renames of `replace`.
+        # A process was killed between the two renames of `replace`.
+        if replaced.exists() and _no_more_than_a_lock(out):
             with locked(replaced, 0):
-                _restore(replaced, out)
+                # Another may have put it back before this one had the lock.
+                if (replaced / "zarr.json").exists() and _no_more_than_a_lock(out):
+                    _restore(replaced, out)
     clean(out)
     return out
 

@@ -99,6 +99,8 @@ class Run(Described):
             done = about["done"] if chains else 0
             if (about.get("run"), about.get("chains", [])) != (self.identity, [*chains]):
                 raise BayesattnError("it is of another run or other chains")
+            if isinstance(done, int) and done > most:  # The run was extended after it was opened here.
+                most = Run(self.path).job.transitions
             if not isinstance(done, int) or not 0 <= done <= most:
                 raise BayesattnError(f"its steps must be from 0 to {most}, got {done}")
             if with_arrays and len(arrays) != about.get("leaves", len(arrays)):
@@ -109,8 +111,9 @@ class Run(Described):
 
     @property
     def done(self) -> list[int]:
-        """Number of steps done of each chain, warm-up included, according to its checkpoint."""
-        return [step for chains in units(self.job) for step in len(chains) * [self.checkpoint(chains, False)[0]]]
+        """Number of steps done of each chain, warm-up included, according to its checkpoint, at most those of its job."""
+        done = [step for chains in units(self.job) for step in len(chains) * [self.checkpoint(chains, False)[0]]]
+        return [min(step, self.job.transitions) for step in done]
 
     @property
     def drawn(self) -> int:

@@ -83,7 +83,7 @@ class _Request(NamedTuple):
     threads: int
 
     def replace(self, out: Path) -> Run:
-        """Run sampled in a hidden folder, which replaces the one at `out` if it is complete or at its target."""
+        """Run sampled in a hidden folder, which replaces the one at `out` if it has its draws or is at its target."""
         if not (out / "zarr.json").is_file() or not (out / folder.FOLDER).is_dir():
             raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is not a run")
         new = folder.beside(out, folder.REPLACEMENT)
@@ -95,11 +95,11 @@ class _Request(NamedTuple):
                 except RunError:
                     folder.remove(new)  # An earlier replacement with other settings, or a damaged one.
             run = self.draw(new)
-            if not run.complete and self.goal.reached is None:
+            if run.drawn < self.job.kept and self.goal.reached is None:
                 return run  # A run that ran out of time replaces nothing: the same call continues it.
             folder.replace(new, out)
         folder.clean(out)
-        return Run(out)
+        return Run(out, run.first)
 
     def draw(self, out: Path) -> Run:
         """Run sampled to its end, or to its goal."""
