@@ -302,12 +302,13 @@ def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(zoo, unp
 
 
 def test_runs_of_other_data_have_figures_of_their_own():
-    """Labels of tasks may agree where inputs do not."""
+    """Labels of tasks may agree where inputs do not; and accuracies on other test examples are no curve."""
     model = tiny_model(heads=(2,))
     other = model.replace(path_inputs=2 * model.path_inputs)
     models = [model, model.replace(width=5), other.replace(width=7), model.replace(temperature=1.0)]
+    models += [model.replace(width=8, test_labels=None), model.replace(width=9, test_path_inputs=other.path_inputs[:3])]
     found = [SimpleNamespace(model=each, width=each.architecture.widths[0]) for each in models]
-    assert [[each.width for each in group] for group in figures.by_model(found)] == [[3, 5], [7], [3]]
+    assert [[each.width for each in group] for group in figures.by_model(found)] == [[3, 5], [7], [3], [8], [9]]
 
 
 def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, tmp_path, monkeypatch):
