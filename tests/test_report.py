@@ -18,6 +18,7 @@ from matplotlib.colors import to_rgb
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks.theory_predictions import predicted
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs import report, tables
 from bayesattn.jobs.plots.style import ON_DARK, ON_LIGHT, palette
 from bayesattn.jobs.report import figures
@@ -350,6 +351,16 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     assert "together" not in text
 
 
+def test_only_contradictory_labels_leave_losses_out(zoo, tmp_path, monkeypatch):
+    def refuse(model):
+        raise BayesattnError("the kernel must fit into memory")
+
+    run = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run"))
+    monkeypatch.setattr(report, "predicted_losses", refuse)
+    with pytest.raises(BayesattnError, match="must fit into memory"):
+        report._losses_without_each_head(run, run.draws())
+
+
 def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
     def stop(event):
         raise KeyboardInterrupt
@@ -360,6 +371,8 @@ def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
     for made_of, out, error, message in (
         ([page.parent / "latent"], page, FileExistsError, "out must not exist yet"),
         ([], new, ValueError, "runs must hold at least one run, got none"),
+        ("out/run", new, ValueError, "runs must be a list of folders, got 'out/run'"),
+        (page.parent / "latent", new, ValueError, "runs must be a list of folders, got "),
         ([tmp_path / "none"], new, runs.RunError, "which does not exist"),
         ([tmp_path / "begun"], new, ValueError, "runs must have draws to report on"),
     ):

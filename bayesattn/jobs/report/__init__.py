@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import xarray as xr
 
+from bayesattn._util.checks import shown
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.plain_values import PlainDict
@@ -47,8 +48,8 @@ from bayesattn.theory.saddle_point import NotConverged
 TEMPLATE = Path(__file__).parent / "page.html.j2"
 MATRICES = ("saddle", "corrected", "relative_variance")
 """Fields of `Predicted` that are stored with a run, besides mean predictors."""
-THEORY_VERSION = 2
-"""Increase this when `predicted` changes beyond rounding: theories stored with runs are then solved anew."""
+THEORY_VERSION = 3
+"""Increase this when theories, losses or sentences that are stored with runs change beyond rounding: they are renewed."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
 
     Raises:
         FileExistsError: the file exists.
-        ValueError: no runs, or a run without draws so far.
+        ValueError: no runs, a single path instead of a list, or a run without draws so far.
         RunError: a folder that is not a readable run.
         NotConverged: the theory of a run's model could not be solved.
         ImportError: the extra "report" is not installed.
@@ -97,6 +98,8 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     out = user_path("out", out)
     if not overwrite:
         require_new("out", out, "choose another, or give overwrite=True")
+    if isinstance(runs, str | Path):
+        raise BayesattnError(f"runs must be a list of folders, got {shown(runs)}")
     if not runs:
         raise BayesattnError("runs must hold at least one run, got none")
     paths = [*{user_path("runs", path).resolve(): path for path in runs}.values()]
@@ -221,7 +224,11 @@ def _losses_without_each_head(run: Run, draws: xr.DataTree) -> list[Row]:
     def compute() -> list[Row]:
         try:
             return tables.losses_table(predicted_losses(model))
-        except (NotConverged, BayesattnError):  # the latter if labels contradict each other without a head
+        except NotConverged:
+            return []
+        except BayesattnError as error:
+            if not str(error).startswith("labels of examples"):  # Without a head, labels may contradict each other.
+                raise
             return []
 
     return run.remembered("losses", compute, list, _cache_key(_posterior(model)))
