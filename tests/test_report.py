@@ -351,6 +351,36 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     assert "together" not in text
 
 
+def test_runs_that_keep_neither_u_nor_z_are_reported_without_a_comparison(page, unpainted, tmp_path, monkeypatch):
+    for folder, run in (("a", "N3<"), ("b", "N3<"), ("c", "latent")):
+        shutil.copytree(page.parent / run, tmp_path / folder)
+    whole = runs.Run.draws
+
+    def draws(run):
+        lost = [] if run.path.name == "a" else ["order_parameter", "latent"]
+        return whole(run).map_over_datasets(lambda node: node.drop_vars(lost, errors="ignore"))
+
+    monkeypatch.setattr(runs.Run, "draws", draws)
+    text = report.report([tmp_path / folder for folder in "abc"], tmp_path / "page.html").read_text()
+    assert "Does the theory hold at N = 3?" in text
+    assert "The draws were not compared with the theory: the run keeps no draws of U." in text
+    assert "The draws were not compared with the exact posterior: the run keeps no draws of z." in text
+
+
+def test_runs_that_cannot_be_joined_are_not_pooled(zoo):
+    """Other test labels, other names, another number of draws."""
+    opened = [runs.Run(zoo.run("two", seed=seed)) for seed in (3, 4)]
+    trees = {run.path: run.draws() for run in opened}
+    assert report._pools(opened, trees) == [opened]
+    first, other = opened
+    model = other.model
+    for changed in (model.replace(test_labels=-model.test_labels), model.replace(head_names=[["a", "b"]])):
+        other.model = changed
+        assert report._pools(opened, trees) == []
+    other.model = model
+    assert report._pools(opened, trees | {first.path: first.draws().isel(draw=slice(50))}) == []
+
+
 def test_only_contradictory_labels_leave_losses_out(zoo, tmp_path, monkeypatch):
     def refuse(model):
         raise BayesattnError("the kernel must fit into memory")
