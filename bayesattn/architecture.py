@@ -222,9 +222,10 @@ class Architecture:
         checked = {}
         for name, members in groups.items():
             key = f"path_groups[{name!r}]"
-            indices = entries(key, members, "a list of paths, by index")
+            if not (indices := entries(key, members, "a list of paths, by index")):
+                raise BayesattnError(f"{key} must hold at least one path, got none")
             checked[name] = tuple(positive_integer(f"{key}[{place}]", path, 0) for place, path in enumerate(indices))
-            if max(checked[name], default=0) >= self.paths:
+            if max(checked[name]) >= self.paths:
                 raise BayesattnError(f"{key} must hold paths below {self.paths}, got {checked[name]}")
         return checked
 

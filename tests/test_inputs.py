@@ -130,6 +130,11 @@ def test_tokens_are_those_that_a_model_was_made_of():
     assert made.path_groups == {"all": (0,)}
 
 
+def test_a_group_of_no_paths_is_refused():
+    with pytest.raises(BayesattnError, match=r"path_groups\['none'\] must hold at least one path, got none"):
+        model_of(path_groups={"none": []})
+
+
 def test_lists_and_tables_of_a_model_are_its_own():
     names, groups, task, heads = [["a", "b"]], {"first": [0]}, {"name": "arrays", "of": [1]}, [2]
     arch = ba.Architecture(heads, [5, 5], np.ones(3))

@@ -73,6 +73,7 @@ def validation(width=10, paths=2, tested=True, aligned=20):
             row_names=[f"{LONG[0]} -> {p}" for p in range(paths)],
             labels=np.zeros(3),
             compressed=None,
+            replace=lambda **changes: SimpleNamespace(fingerprint=paths),
         ),
         width=width,
         saddle=saddle,
@@ -99,6 +100,14 @@ def test_a_figure_says_why_there_is_no_accuracy_and_no_alignment(labels, compres
     assert f"no alignment: {why}" in title
     assert "no accuracy: the model has no test labels" in title
     assert "accuracy" not in plots.validation_figure([validation()]).get_suptitle()
+
+
+def test_one_model_is_drawn_and_accuracy_at_the_widths_that_have_test_labels():
+    figure = plots.validation_figure([validation(10, tested=False), validation(100), validation(1000)])
+    assert "no accuracy" not in figure.get_suptitle()
+    np.testing.assert_array_equal(labelled(figure.findobj(Axes)[0], "theory, saddle").get_xdata(), [100, 1000])
+    with pytest.raises(ValueError, match="must be of one model at several widths and temperatures, got models that"):
+        plots.validation_figure([validation(10), validation(100, paths=3)])
 
 
 def calibrated(count):

@@ -18,6 +18,7 @@ from matplotlib.colors import to_rgb
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks.theory_predictions import predicted
+from bayesattn.errors import BayesattnError
 from bayesattn.jobs import report, tables
 from bayesattn.jobs.plots.style import ON_DARK, ON_LIGHT, palette
 from bayesattn.jobs.report import figures
@@ -302,12 +303,13 @@ def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(zoo, unp
 
 
 def test_runs_of_other_data_have_figures_of_their_own():
-    """Labels of tasks may agree where inputs do not."""
+    """Labels of tasks may agree where inputs do not; and accuracies on other test examples are no curve."""
     model = tiny_model(heads=(2,))
     other = model.replace(path_inputs=2 * model.path_inputs)
     models = [model, model.replace(width=5), other.replace(width=7), model.replace(temperature=1.0)]
+    models += [model.replace(width=8, test_labels=None), model.replace(width=9, test_path_inputs=other.path_inputs[:3])]
     found = [SimpleNamespace(model=each, width=each.architecture.widths[0]) for each in models]
-    assert [[each.width for each in group] for group in figures.by_model(found)] == [[3, 5], [7], [3]]
+    assert [[each.width for each in group] for group in figures.by_model(found)] == [[3, 5], [7], [3], [8], [9]]
 
 
 def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, tmp_path, monkeypatch):
@@ -349,6 +351,46 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     assert "together" not in text
 
 
+def test_runs_that_keep_neither_u_nor_z_are_reported_without_a_comparison(page, unpainted, tmp_path, monkeypatch):
+    for folder, run in (("a", "N3<"), ("b", "N3<"), ("c", "latent")):
+        shutil.copytree(page.parent / run, tmp_path / folder)
+    whole = runs.Run.draws
+
+    def draws(run):
+        lost = [] if run.path.name == "a" else ["order_parameter", "latent"]
+        return whole(run).map_over_datasets(lambda node: node.drop_vars(lost, errors="ignore"))
+
+    monkeypatch.setattr(runs.Run, "draws", draws)
+    text = report.report([tmp_path / folder for folder in "abc"], tmp_path / "page.html").read_text()
+    assert "Does the theory hold at N = 3?" in text
+    assert "The draws were not compared with the theory: the run keeps no draws of U." in text
+    assert "The draws were not compared with the exact posterior: the run keeps no draws of z." in text
+
+
+def test_runs_that_cannot_be_joined_are_not_pooled(zoo):
+    """Other test labels, other names, another number of draws."""
+    opened = [runs.Run(zoo.run("two", seed=seed)) for seed in (3, 4)]
+    trees = {run.path: run.draws() for run in opened}
+    assert report._pools(opened, trees) == [opened]
+    first, other = opened
+    model = other.model
+    for changed in (model.replace(test_labels=-model.test_labels), model.replace(head_names=[["a", "b"]])):
+        other.model = changed
+        assert report._pools(opened, trees) == []
+    other.model = model
+    assert report._pools(opened, trees | {first.path: first.draws().isel(draw=slice(50))}) == []
+
+
+def test_only_contradictory_labels_leave_losses_out(zoo, tmp_path, monkeypatch):
+    def refuse(model):
+        raise BayesattnError("the kernel must fit into memory")
+
+    run = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run"))
+    monkeypatch.setattr(report, "predicted_losses", refuse)
+    with pytest.raises(BayesattnError, match="must fit into memory"):
+        report._losses_without_each_head(run, run.draws())
+
+
 def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
     def stop(event):
         raise KeyboardInterrupt
@@ -359,6 +401,8 @@ def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
     for made_of, out, error, message in (
         ([page.parent / "latent"], page, FileExistsError, "out must not exist yet"),
         ([], new, ValueError, "runs must hold at least one run, got none"),
+        ("out/run", new, ValueError, "runs must be a list of folders, got 'out/run'"),
+        (page.parent / "latent", new, ValueError, "runs must be a list of folders, got "),
         ([tmp_path / "none"], new, runs.RunError, "which does not exist"),
         ([tmp_path / "begun"], new, ValueError, "runs must have draws to report on"),
     ):

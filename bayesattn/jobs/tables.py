@@ -74,6 +74,8 @@ def draws_table(model: Posterior, draws: xr.DataTree, level: float) -> Verdict:
 
 def network_table(model: NetworkPosterior, draws: xr.DataTree) -> Verdict:
     """Verdict and table of the largest diagonal entries of U, without the theory to first order in 1/N."""
+    if not has_order_parameter(draws):
+        return Verdict("The draws were not compared with the theory: the run keeps no draws of U.", None, [])
     if not has_fixed_attention(model):
         reason = "the theory needs fixed attention; this model samples queries and keys"
     elif model.likelihood.conjugate:
@@ -82,8 +84,6 @@ def network_table(model: NetworkPosterior, draws: xr.DataTree) -> Verdict:
     else:
         reason = "it is for the Gaussian likelihood, and this model has another"
     sentence = f"The draws were not compared with the theory: {reason}."
-    if not has_order_parameter(draws):
-        return Verdict(sentence, None, [])
     sampled = draws["posterior"].to_dataset()["order_parameter"].values
     of = moments(xr.DataArray(np.einsum("cdpp->cdp", sampled), dims=("chain", "draw", "path")))
     greatest = np.argsort(-of["mean"], kind="stable")[:MOST_PATHS]
@@ -96,6 +96,8 @@ def network_table(model: NetworkPosterior, draws: xr.DataTree) -> Verdict:
 
 def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdict:
     """Verdict and table of z, closed form against draws."""
+    if "latent" not in draws["posterior"]:
+        return Verdict("The draws were not compared with the exact posterior: the run keeps no draws of z.", None, [])
     exact = exchangeable.latent_posterior(model.features, model.values, model.noise, model.prior)
     mean, deviation = np.asarray(exact.mean), np.sqrt(np.diag(exact.covariance))
     sampled = draws["posterior"].to_dataset()["latent"]

@@ -53,6 +53,14 @@ def test_cannot_tell():
     assert jumping.statement == "cannot tell: no 4 of the coldest temperatures fit the law"
 
 
+def test_only_temperatures_with_an_error_are_used_and_the_sentence_says_so():
+    values, errors = curve(1.5, 1, 0, 0.005, 0)
+    assert fitted(TEMPERATURES, values, errors, 3).statement.endswith("; from the 9 coldest temperatures")
+    errors[-1] = np.nan
+    without = fitted(TEMPERATURES, values, errors, 3).statement
+    assert without.endswith("; from the 8 coldest temperatures with a Monte Carlo error")
+
+
 def test_more_precise_values_tell_more():
     wide, narrow = (
         fitted(TEMPERATURES, *curve(2.0, 2, -2.0, error, 1), 4).coefficient.error for error in (0.05, 0.005)

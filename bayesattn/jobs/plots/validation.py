@@ -47,15 +47,20 @@ def validation_figure(
 
     Raises:
         ValueError: no validations, an argument that is neither a validation nor draws, draws that are not of a network
-            with fixed attention.
+            with fixed attention, models that differ in more than width and temperature.
         RunError: a folder that is not a readable run.
         NotConverged: a solver of the theory failed.
     """
     ordered = sorted(_validated(validations), key=lambda v: v.width)
     smallest, model = ordered[0], ordered[0].model
+    posteriors = {v.model.replace(width=1, temperature=model.temperature).fingerprint for v in ordered}
+    if len(posteriors) > 1:
+        raise BayesattnError(
+            "validations must be of one model at several widths and temperatures, got models that differ in more"
+        )
     temperatures = ", ".join(f"{t:g}" for t in dict.fromkeys(v.model.temperature for v in ordered))
     title, panels = f"{short(model.name)}: theory and draws of the posterior, T = {temperatures}", []
-    if smallest.accuracy is not None:
+    if any(v.accuracy is not None for v in ordered):
         panels.append(partial(accuracy, validations=ordered, curve=curve or {}))
     else:
         title += "\nno accuracy: the model has no test labels"
@@ -95,12 +100,12 @@ def _validated(validations: Checked) -> list[Validation]:
 def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]]) -> None:
     """Draw the accuracy of the mean predictor against width: theory, draws with both errors, and GP limits.
 
-    With a curve, the theory's line covers all widths of the curve, and the GP limit of all paths uses the temperature that
-    its own evidence prefers.
+    Validations without accuracy are left out. With a curve, the theory's line covers all widths of the curve, and the GP
+    limit of all paths uses the temperature that its own evidence prefers.
     """
     colors = palette()
     shares = [v.accuracy for v in validations if v.accuracy is not None]
-    widths = np.array([v.width for v in validations], float)
+    widths = np.array([v.width for v in validations if v.accuracy is not None], float)
     names = ("corrected", "draws", "error", "test_error")
     corrected, draws, error, of_test_set = (100 * np.array([getattr(s, name) for s in shares]) for name in names)
     chosen = {width: by_evidence(tried) for width, tried in curve.items()}

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import xarray as xr
 
+from bayesattn._util.checks import shown
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.plain_values import PlainDict
@@ -35,6 +36,7 @@ from bayesattn.jobs.runs import Run
 from bayesattn.jobs.runs.provenance import job_table
 from bayesattn.jobs.tables import Row, Verdict
 from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
+from bayesattn.models.arviz import axis_names, data_groups, has_order_parameter
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior
@@ -47,8 +49,8 @@ from bayesattn.theory.saddle_point import NotConverged
 TEMPLATE = Path(__file__).parent / "page.html.j2"
 MATRICES = ("saddle", "corrected", "relative_variance")
 """Fields of `Predicted` that are stored with a run, besides mean predictors."""
-THEORY_VERSION = 2
-"""Increase this when `predicted` changes beyond rounding: theories stored with runs are then solved anew."""
+THEORY_VERSION = 3
+"""Increase this when theories, losses or sentences that are stored with runs change beyond rounding: they are renewed."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
 
     Raises:
         FileExistsError: the file exists.
-        ValueError: no runs, or a run without draws so far.
+        ValueError: no runs, a single path instead of a list, or a run without draws so far.
         RunError: a folder that is not a readable run.
         NotConverged: the theory of a run's model could not be solved.
         ImportError: the extra "report" is not installed.
@@ -97,21 +99,24 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     out = user_path("out", out)
     if not overwrite:
         require_new("out", out, "choose another, or give overwrite=True")
+    if isinstance(runs, str | Path):
+        raise BayesattnError(f"runs must be a list of folders, got {shown(runs)}")
     if not runs:
         raise BayesattnError("runs must hold at least one run, got none")
     paths = [*{user_path("runs", path).resolve(): path for path in runs}.values()]
     opened = [Run(path) for path in paths]
     for run in opened:
-        if not min(run.done) > run.job.warmup:
+        if not run.drawn:
             raise BayesattnError(f"runs must have draws to report on, got {run.path}, which has none yet")
-    pools = _pools(opened)
+    trees = {run.path: run.draws().load() for run in opened}
+    pools = _pools(opened, trees)
     level = LEVEL / (len(opened) + len(pools))
     theories: dict[str, Predicted] = {}
     widths: dict[str, str] = {}
-    sections, trees, validations = [], {}, {}
+    sections, validations = [], {}
     for run, name, title in zip(opened, _names(paths), _titles(opened), strict=True):
-        draws = trees[run.path] = run.draws().load()
-        if _has_theory(run.model):
+        draws = trees[run.path]
+        if _is_compared(run, draws):
             same = _posterior(run.model)
             theories[same] = theories.get(same) or _theory(run, same)
             validations[run.path] = validate(draws, model=run.model, level=level, prediction=theories[same])
@@ -138,23 +143,21 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     return out
 
 
-def _pools(runs: list[Run]) -> list[list[Run]]:
+def _pools(runs: list[Run], trees: dict[Path, xr.DataTree]) -> list[list[Run]]:
     """Runs of one model whose draws can be joined and compared with theory: several of a kind, each of another seed."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
-        alike.setdefault(_but_for_seed(run), []).append(run)
-    return [
-        group
-        for group in alike.values()
-        if len(group) > 1 and _has_theory(group[0].model) and len({run.job.seed for run in group}) == len(group)
-    ]
+        if _is_compared(run, trees[run.path]):
+            alike.setdefault(_but_for_seed(run, trees[run.path]), []).append(run)
+    return [group for group in alike.values() if 1 < len(group) == len({run.job.seed for run in group})]
 
 
-def _but_for_seed(run: Run) -> str:
-    """Digest of everything except seeds and numbers of chains, which is equal for runs whose draws can be joined."""
+def _but_for_seed(run: Run, draws: xr.DataTree) -> str:
+    """Digest of all that `concat` compares, except seeds and numbers of chains: equal for runs whose draws can be joined."""
     settings = {name: value for name, value in job_table(run.job).items() if name not in SETTINGS_THAT_MAY_DIFFER}
-    data = [getattr(run.model, name) for name in run.model.data_names]
-    return digest([run.model.fingerprint, settings, run.drawn], *(array for array in data if array is not None))
+    data = {name: array for group in data_groups(run.model, tokens=True).values() for name, array in group.items()}
+    of_draws = [settings, draws["posterior"].sizes["draw"]]
+    return digest([*of_draws, axis_names(run.model), [*data]], *data.values())
 
 
 def _titles(runs: list[Run]) -> list[str]:
@@ -169,6 +172,11 @@ def _titles(runs: list[Run]) -> list[str]:
 def _has_theory(model: Posterior) -> TypeGuard[Model]:
     """Whether the theory to first order in 1/N, with which draws are compared, is available for a model."""
     return is_network(model) and model.has_theory and not too_many(layer_shapes(model.architecture, full=True))
+
+
+def _is_compared(run: Run, draws: xr.DataTree) -> bool:
+    """Whether the draws of a run hold U, and the theory with which they are compared is available."""
+    return _has_theory(run.model) and has_order_parameter(draws)
 
 
 def _posterior(model: Model) -> str:
@@ -221,7 +229,11 @@ def _losses_without_each_head(run: Run, draws: xr.DataTree) -> list[Row]:
     def compute() -> list[Row]:
         try:
             return tables.losses_table(predicted_losses(model))
-        except (NotConverged, BayesattnError):  # the latter if labels contradict each other without a head
+        except NotConverged:
+            return []
+        except BayesattnError as error:
+            if not str(error).startswith("labels of examples"):  # Without a head, labels may contradict each other.
+                raise
             return []
 
     return run.remembered("losses", compute, list, _cache_key(_posterior(model)))

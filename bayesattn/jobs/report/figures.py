@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from bayesattn._util.random import digest
 from bayesattn.checks.diagnostics import Diagnostics
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs.plots.run import HEIGHTS, WIDTH, draw
@@ -91,11 +92,13 @@ def diagnostic_figure(kind: str, draws: xr.DataTree) -> Figure:
 
 
 def by_model(validations: list[Validation]) -> list[list[Validation]]:
-    """Groups of validations of one model, which differ only in width."""
+    """Groups of validations of one model on the same test examples, which differ only in width."""
     groups: dict[tuple[str, int], list[Validation]] = {}
     earlier: Counter[tuple[str, int]] = Counter()
     for validation in validations:
-        same = validation.model.replace(width=1).fingerprint
+        model = validation.model.replace(width=1)
+        tests = [array for array in (model.test_path_inputs, model.test_labels) if array is not None]
+        same = digest(model.fingerprint, *tests)
         groups.setdefault((same, earlier[same, validation.width]), []).append(validation)
         earlier[same, validation.width] += 1
     return [*groups.values()]

@@ -111,11 +111,11 @@ class CombiningWidth(Described):
     @property
     def statement(self) -> str:
         """The width in one sentence, with the accuracy of the search."""
-        start = f"Beyond N = {self.widths[-1]:,}"
-        if self.width:
-            accuracy = f" (to {TOLERANCE:.0%})" if self.width * TOLERANCE > 1 else ""
-            start = f"From N = {self.width:,}{accuracy} on"
-        return f"{start} no two paths are correlated by more than {self.correlation:g} at the saddle point."
+        above = f"correlated by more than {self.correlation:g} at the saddle point"
+        if self.width is None:
+            return f"At N = {self.widths[-1]:,}, the widest network searched, some paths are still {above}."
+        accuracy = f" (to {TOLERANCE:.0%})" if self.width * TOLERANCE > 1 else ""
+        return f"From N = {self.width:,}{accuracy} on no two paths are {above}."
 
     def _described(self) -> tuple[str, dict[str, str]]:
         return f"CombiningWidth: {self.width or 'not found'}", {"meaning": self.statement}

@@ -94,7 +94,8 @@ def fitted(
         chosen = slice(first, None)
         result = _Posterior.of_values(logs[chosen], values[chosen], errors[chosen], multiplicities)
         if result.p_value >= SMALLEST_P_VALUE:
-            return result.limit(len(logs) - first)
+            used = len(logs) - first
+            return result.limit(used, "" if known[-used:].all() else " with a Monte Carlo error")
     return _undetermined(f"no {FEWEST} of the coldest temperatures fit the law")
 
 
@@ -181,8 +182,8 @@ class _Posterior(NamedTuple):
         inside = grid[order[: int(np.searchsorted(np.cumsum(mass[order]), PROBABILITY * mass.sum())) + 1]]
         return float(inside.min()), float(inside.max())
 
-    def limit(self, used: int) -> Limit:
-        """Mean, standard error and intervals of lambda; most probable theta."""
+    def limit(self, used: int, which: str) -> Limit:
+        """Mean, standard error and intervals of lambda; most probable theta; `which` says more of the temperatures used."""
         mean = float(np.sum(self.weights * self.means))
         error = float(np.sqrt(np.sum(self.weights * (self.sds**2 + (self.means - mean) ** 2))))
         low, high = self.highest_density_ends()
@@ -195,6 +196,6 @@ class _Posterior(NamedTuple):
         ends = f"{multiplicity.low:.0f}" + (f" to {multiplicity.high:.0f}" if len(kept) > 1 else "")
         statement = (
             f"lambda = {with_error(mean, error)}, {100 * PROBABILITY:.0f} % from {low:.3g} to {high:.3g};"
-            f" multiplicity {ends}; from the {used} coldest temperatures"
+            f" multiplicity {ends}; from the {used} coldest temperatures{which}"
         )
         return Limit(Interval(mean, error, low, high), multiplicity, used, statement)
