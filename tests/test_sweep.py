@@ -110,6 +110,15 @@ def test_bad_sweeps_are_refused_before_anything_runs(file, tmp_path, content, me
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_whose_files_change_is_read_again(file, tmp_path):
+    run, *_ = planned(file, ONE_PROGRAM)
+    before = run.model()
+    (tmp_path / "arrays.toml").write_text(ARRAYS.replace("0.5", "0.25"))
+    assert (before.temperature, run.model().temperature) == (0.5, 0.25)
+    np.savez(tmp_path / "arrays.npz", path_inputs=before.path_inputs, labels=-before.labels)
+    np.testing.assert_array_equal(run.model().labels, -before.labels)
+
+
 def test_a_client_is_not_the_default_of_dask(file, tmp_path):
     """xarray asks for that one whenever it writes a file."""
     with clusters.connected_client(sweep.Sweep(file(), tmp_path / "out"), 1, None, None, 1):

@@ -1,6 +1,7 @@
 """Plan of a sweep: a grid or list of settings in a TOML file, and the resulting runs."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 from collections.abc import Iterator
@@ -87,12 +88,9 @@ class Planned:
         return _data(*self._data_key).replace(**changes)
 
     @property
-    def _data_key(self) -> tuple[str, int | None, str]:
-        return (
-            self.settings["model"],
-            self.settings.get("data_seed"),
-            json.dumps(self.settings.get("task", {}), default=str),
-        )
+    def _data_key(self) -> tuple[str, int | None, str, tuple[str, ...]]:
+        model, task = self.settings["model"], self.settings.get("task", {})
+        return model, self.settings.get("data_seed"), json.dumps(task, default=str), _digests(model, task)
 
     @property
     def is_finished(self) -> bool:
@@ -175,9 +173,20 @@ class Sweep:
 
 
 @lru_cache(maxsize=16)
-def _data(model: str, data_seed: int | None, task: str) -> NetworkPosterior:
-    """Model at its own width and temperature, shared by runs on the same data."""
+def _data(model: str, data_seed: int | None, task: str, digests: tuple[str, ...]) -> NetworkPosterior:
+    """Model at its own width and temperature, shared by runs on the same data while the files have the same digests."""
     return load_model(model, seed=data_seed, task=json.loads(task))
+
+
+def _digests(model: str, task: PlainDict) -> tuple[str, ...]:
+    """Digests of a model file and of the data files that it or `task` names; none for a ready model."""
+    if not model.endswith(".toml"):
+        return ()
+    table = read_toml("model", model).get("task")
+    named = (table if isinstance(table, dict) else {}) | task
+    data = [user_path(f"task.{key}", named[key]) for key in ("file", "statistics") if named.get(key) is not None]
+    files = [Path(model), *(Path(model).parent / file for file in data)]
+    return tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file())
 
 
 def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:
