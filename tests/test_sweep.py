@@ -177,7 +177,7 @@ def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
     assert (entries["ess"] > 100).all()
     # Again: all is there, no worker is started, nothing is drawn.
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("chain-*.npz")}
-    monkeypatch.setattr(clusters, "client", None)
+    monkeypatch.setattr(clusters, "connected_client", None)
     again = sweep.run(plan)
     pd.testing.assert_frame_equal(again, table)
     assert before == {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("chain-*.npz")}

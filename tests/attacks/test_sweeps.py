@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import distributed
+import pandas as pd
 import psutil
 import pytest
 
@@ -195,7 +196,7 @@ def here(monkeypatch):
             return future
 
     monkeypatch.setattr(distributed, "wait", lambda waiting, **_: SimpleNamespace(done=set(waiting)))
-    monkeypatch.setattr(clusters, "client", lambda *_: nullcontext((Client(), 1)))
+    monkeypatch.setattr(clusters, "connected_client", lambda *_: nullcontext((Client(), 1)))
     return done
 
 
@@ -205,16 +206,21 @@ def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(
     def plan(old="", new=""):
         return sweep.Sweep(file("seed = [0, 1]", SWEEP.replace(old, new)), tmp_path / "out")
 
-    sweep.run(plan())
+    short = sweep.run(plan())
     assert here == ["seed=0", "seed=1"]
     here.clear()
     sweep.run(plan())
     assert here == []
     longer = plan("draws = 20", "draws = 30")
+    assert [planned.state for planned in longer.runs] == ["short", "short"]
     whole = sweep.run(longer)
     assert here == ["seed=0", "seed=1"]
     assert set(whole["state"]) == {"complete"}
     assert {runs.Run(planned.out).draws()["posterior"].sizes["draw"] for planned in longer.runs} == {30}
+    runs.Run(longer.runs[0].out).extend(plan("draws = 20", "draws = 40").runs[0].job)
+    first_draws = sweep.run(plan())
+    assert len(here) == 2
+    pd.testing.assert_frame_equal(first_draws.drop(columns="seconds"), short.drop(columns="seconds"))
     side, broken = (planned.out for planned in longer.runs)
     (side / ".run" / "log.jsonl").write_text("5\n[\n")
     (side / ".run" / "diagnostics.json").write_text("5")

@@ -196,13 +196,15 @@ def _overview(planned: Planned, sweep_error: str | None) -> tuple[PlainDict, lis
     """Columns from the overview of a run, its summary if it is complete and did not fail, and its error."""
     columns: PlainDict = {}
     try:
-        if not planned.out.exists():
-            return {"state": "new", "divergences": None}, [], sweep_error
-        run = runs.Run(planned.out)
-        overview = run.overview()
+        state = planned.state
+        if state == "new":
+            return {"state": state, "divergences": None}, [], sweep_error
+        run = planned.stored()
+        overview = run.overview() | {"state": state}
         columns |= {name: overview[name] for name in OVERVIEW_COLUMNS if name in overview}
         columns["divergences"] = (overview["diagnostics"] or {}).get("divergences")
-        error = sweep_error or overview["error"]
-        return columns, run.summary() if run.complete and not error else [], error
+        complete = state == "complete"
+        error = sweep_error or (None if complete else overview["error"])
+        return columns, run.summary() if complete and not error else [], error
     except (runs.RunError, OSError) as damage:
         return columns, [], sweep_error or str(damage)

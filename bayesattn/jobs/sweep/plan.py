@@ -92,12 +92,19 @@ class Planned:
         model, task = self.settings["model"], self.settings.get("task", {})
         return model, self.settings.get("data_seed"), json.dumps(task, default=str), _digests(model, task)
 
+    def stored(self) -> runs.Run:
+        """The run on disk, of whose draws only the requested ones are read; raises RunError if there is none."""
+        run = runs.Run(self.out)
+        if self.job.draws < run.job.draws:
+            run.first = self.job.kept
+        return run
+
     @property
     def is_finished(self) -> bool:
-        """Whether exactly this run exists and is complete."""
+        """Whether exactly this run exists, with all the draws requested."""
         try:
-            run = runs.Run(self.out)
-            if not run.complete or self.job.draws > run.job.draws:
+            run = self.stored()
+            if run.drawn < self.job.kept:
                 return False
             require_same(run, self.model(), self.job)
             run.require_sound()
@@ -115,8 +122,13 @@ class Planned:
 
     @property
     def state(self) -> str:
-        """State of the run, "new" if it does not exist."""
-        return runs.Run(self.out).state if self.out.exists() else "new"
+        """State of the run: "new" if it does not exist, "short" if it is complete with fewer draws than requested."""
+        if not self.out.exists():
+            return "new"
+        run = self.stored()
+        if run.drawn >= self.job.kept:
+            return "complete"
+        return "short" if run.complete else run.state
 
 
 class Sweep:
