@@ -200,6 +200,13 @@ def here(monkeypatch):
     return done
 
 
+@pytest.mark.parametrize(("name", "count"), [("workers", -1), ("workers", 0), ("threads", 0), ("threads", 1.5)])
+def test_counts_of_a_sweep(file, tmp_path, here, name, count):
+    with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least 1, got {count}"):
+        sweep.run(sweep.Sweep(file("seed = [0]"), tmp_path / "out"), **{name: count})
+    assert here == []
+
+
 def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(file, tmp_path, here):
     """A damaged side file costs nothing; damaged draws are named, and drawn again on demand."""
 

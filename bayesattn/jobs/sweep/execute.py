@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 import pandas as pd
 
+from bayesattn._util.checks import positive_integer
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file
 from bayesattn._util.plain_values import PlainDict, PlainMapping
@@ -80,8 +81,12 @@ def run(
         RuntimeError: a script calls this outside of `if __name__ == "__main__":`, without which each worker would call it.
         ConnectionError: no scheduler answers at the address.
         ImportError: the extra "sweep" is not installed, or "cluster" if there is a [cluster].
-        ValueError: `security` without a scheduler at a tls:// address, or with an unknown option.
+        ValueError: `security` without a scheduler at a tls:// address, or with an unknown option; `workers` or `threads`
+            below 1.
     """
+    for name, count in (("workers", workers), ("threads", threads)):
+        if count is not None:
+            positive_integer(name, count)
     if scheduler is None and sweep.table.cluster is None:
         require_main_guard("sweep.run")
     if security and not (scheduler or "").startswith("tls://"):
