@@ -244,6 +244,13 @@ def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(
     assert {runs.Run(planned.out).job.chains for planned in other.runs} == {2}
 
 
+def test_a_folder_that_is_no_run_is_listed(file, tmp_path):
+    plan = sweep.Sweep(file("seed = [0, 1]"), tmp_path / "out")
+    plan.runs[0].out.mkdir(parents=True)
+    (plan.runs[0].out / "zarr.json").write_text("{")
+    assert [planned.state for planned in plan.runs] == ["unreadable", "new"]
+
+
 def test_two_processes_at_one_sweep(file, tmp_path):
     file("seed = [0, 1]")
     request = (run_command, "sweep", "sweep.toml", "--workers", "1")

@@ -122,13 +122,19 @@ class Planned:
 
     @property
     def state(self) -> str:
-        """State of the run: "new" if it does not exist, "short" if it is complete with fewer draws than requested."""
+        """State of the run: "new" if it does not exist, "short" if it is complete with fewer draws than requested.
+
+        A folder that cannot be read as a run is "unreadable".
+        """
         if not self.out.exists():
             return "new"
-        run = self.stored()
-        if run.drawn >= self.job.kept:
-            return "complete"
-        return "short" if run.complete else run.state
+        try:
+            run = self.stored()
+            if run.drawn >= self.job.kept:
+                return "complete"
+            return "short" if run.complete else run.state
+        except (runs.RunError, OSError):
+            return "unreadable"
 
 
 class Sweep:
