@@ -225,6 +225,7 @@ def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(
     assert set(whole["state"]) == {"complete"}
     assert {runs.Run(planned.out).draws()["posterior"].sizes["draw"] for planned in longer.runs} == {30}
     runs.Run(longer.runs[0].out).extend(plan("draws = 20", "draws = 40").runs[0].job)
+    assert [planned.steps_done for planned in plan().runs] == [25, 25]
     first_draws = sweep.run(plan())
     assert len(here) == 2
     pd.testing.assert_frame_equal(first_draws.drop(columns="seconds"), short.drop(columns="seconds"))
@@ -240,6 +241,9 @@ def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(
     assert mended["mean"].tolist() == whole["mean"].tolist()
     other = plan("chains = 1", "chains = 2")
     assert "holds a run with chains = 1, got 2" in sweep.run(other)["error_message"].iloc[0]
+    replaced = other.runs[0].out
+    replaced.with_name(f".{replaced.name}.replacement").mkdir()
+    assert [planned.steps_done for planned in other.runs] == [0, 25]
     assert set(sweep.run(other, overwrite=True)["state"]) == {"complete"}
     assert {runs.Run(planned.out).job.chains for planned in other.runs} == {2}
 

@@ -137,7 +137,8 @@ def _run_all(
     futures = {client.submit(work, planned, pure=False): planned for planned in pending}
     waiting = set(futures)
     started = {planned.name for planned in pending}
-    settled_steps = sum(planned.steps_done for planned in sweep.runs if planned.name not in started)
+    finished = [planned.job for planned in sweep.runs if planned.name not in started]
+    settled_steps = sum(job.chains * job.transitions for job in finished)
     while waiting:
         for future in _finished(client, waiting):
             # If a worker dies repeatedly with a run, or lacks bayesattn, the error is raised by Dask.

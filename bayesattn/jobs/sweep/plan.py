@@ -114,9 +114,12 @@ class Planned:
 
     @property
     def steps_done(self) -> int:
-        """Number of steps done by all chains of the run together, warm-up included."""
+        """Number of requested steps done by all chains of the run together, warm-up included.
+
+        While the run replaces another, they are its own.
+        """
         try:
-            return sum(runs.Run(self.out).done)
+            return sum(min(done, self.job.transitions) for done in runs.Run(runs.under_way(self.out)).done)
         except runs.RunError:
             return 0
 
