@@ -136,7 +136,7 @@ def test_a_scheduler_over_tls(tmp_path):
     ) as cluster:
         with distributed.Client(cluster.scheduler_address, security=clusters._security(options), timeout=10) as client:
             assert client.submit(int, "5").result() == 5
-        client = clusters.connected_client(None, None, cluster.scheduler_address, None, 1)  # pyright: ignore[reportArgumentType]
+        client = clusters.existing_cluster(cluster.scheduler_address, None)
         with pytest.raises(ConnectionError, match="scheduler must be the address"), client:
             pass
 
@@ -196,7 +196,7 @@ def here(monkeypatch):
             return future
 
     monkeypatch.setattr(distributed, "wait", lambda waiting, **_: SimpleNamespace(done=set(waiting)))
-    monkeypatch.setattr(clusters, "connected_client", lambda *_: nullcontext((Client(), 1)))
+    monkeypatch.setattr(clusters, "own_cluster", lambda *_: nullcontext((Client(), 1)))
     return done
 
 

@@ -104,10 +104,11 @@ def run(
         pending = [planned for planned in sweep.runs if not planned.is_finished]
         try:
             if pending:
-                with clusters.connected_client(sweep, workers, scheduler, security, len(pending)) as (
-                    client,
-                    threads_each,
-                ):
+                if scheduler is None:
+                    connected = clusters.own_cluster(sweep.table.cluster, workers, len(pending))
+                else:
+                    connected = clusters.existing_cluster(scheduler, security)
+                with connected as (client, threads_each):
                     work = partial(run_one, threads=threads or threads_each, overwrite=overwrite)
                     _run_all(client, work, sweep, pending, errors, progress)
         finally:
@@ -206,7 +207,7 @@ def _overview(planned: Planned, sweep_error: str | None) -> tuple[PlainDict, lis
         if state == "new":
             return {"state": state, "divergences": None}, [], sweep_error
         run = planned.stored()
-        overview = run.overview() | {"state": state}
+        overview: PlainDict = run.overview() | {"state": state}
         columns |= {name: overview[name] for name in OVERVIEW_COLUMNS if name in overview}
         columns["divergences"] = (overview["diagnostics"] or {}).get("divergences")
         complete = state == "complete"
