@@ -82,6 +82,7 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
 
 NO_SECURITY = "^security needs a scheduler at a tls:// address, got "
 NO_SCHEDULER = "^scheduler must be the address of a running Dask scheduler.*got "
+NO_CERTIFICATE = "^security must hold PEM files that belong together, got .*arrays.toml"
 SCHEDULERS = [
     (None, {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "None"),
     ("tcp://127.0.0.1:9", {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "tcp://127"),
@@ -97,7 +98,14 @@ SCHEDULERS = [
         ValueError,
         "^security must be options of distributed.Security, got password",
     ),
-    ("tls://127.0.0.1:9", {"tls_ca_file": "arrays.toml"}, ConnectionError, NO_SCHEDULER),
+    ("tls://127.0.0.1:9", {"tls_ca_file": "arrays.toml"}, ValueError, NO_CERTIFICATE),
+    (
+        "tls://127.0.0.1:9",
+        {"tls_ca_file": "arrays.toml", "tls_client_cert": "arrays.toml"},
+        ValueError,
+        NO_CERTIFICATE,
+    ),
+    ("tls://127.0.0.1:9", distributed.Security(tls_ca_file="arrays.toml"), ValueError, NO_CERTIFICATE),
     ("tcp://127.0.0.1:9", None, ConnectionError, NO_SCHEDULER + "'tcp://127"),
     ("tls://127.0.0.1:9", None, ConnectionError, NO_SCHEDULER + "'tls://127"),
     ("nowhere", None, ConnectionError, NO_SCHEDULER + "'nowhere"),
@@ -134,8 +142,9 @@ def test_a_scheduler_over_tls(tmp_path):
         security=distributed.Security(**every, require_encryption=True),
         local_directory=tmp_path,
     ) as cluster:
-        with distributed.Client(cluster.scheduler_address, security=clusters._security(options), timeout=10) as client:
-            assert client.submit(int, "5").result() == 5
+        for security in (options, distributed.Security(**options, require_encryption=True)):
+            with clusters.existing_cluster(cluster.scheduler_address, security) as (client, _):
+                assert client.submit(int, "5").result() == 5
         client = clusters.existing_cluster(cluster.scheduler_address, None)
         with pytest.raises(ConnectionError, match="scheduler must be the address"), client:
             pass

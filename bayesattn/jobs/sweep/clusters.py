@@ -28,7 +28,7 @@ CONNECT_SECONDS = 10
 
 
 @contextmanager
-def existing_cluster(scheduler: str, security: PlainMapping | None) -> Iterator[tuple["Client", int]]:
+def existing_cluster(scheduler: str, security: "PlainMapping | Security | None") -> Iterator[tuple["Client", int]]:
     """Dask client of a running scheduler, and number of threads that each run may use.
 
     The client does not become Dask's default: a default client that was left over kept xarray from writing files.
@@ -64,12 +64,26 @@ def own_cluster(table: Cluster | None, workers: int | None, pending: int) -> Ite
             yield client, threads
 
 
-def _security(options: PlainMapping | None) -> "Security | None":
-    """Security options for Dask; None for Dask's own configuration."""
+def _security(given: "PlainMapping | Security | None") -> "Security | None":
+    """Security options for Dask, whose files can be read; None for Dask's own configuration."""
     from distributed import Security
 
-    if not options:
+    if not given:
         return None
+    security = given if isinstance(given, Security) else _security_of(given)
+    try:
+        context = security.get_connection_args("client")["ssl_context"]
+        reason: object = "tls_ca_file and tls_client_cert must both be given"
+    except OSError as error:
+        context, reason = None, error
+    if context is None:
+        raise BayesattnError(f"security must hold PEM files that belong together, got {security}: {reason}")
+    return security
+
+
+def _security_of(options: PlainMapping) -> "Security":
+    from distributed import Security
+
     files = {name: user_path(name, options[name]) for name in TLS_FILES if name in options}
     for name, file in files.items():
         if not file.is_file():

@@ -20,7 +20,7 @@ from bayesattn.jobs.sweep import clusters
 from bayesattn.jobs.sweep.plan import Planned, Sweep, flattened
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client, Future, Security
 
 POLL_SECONDS = 1.0
 OVERVIEW_COLUMNS = ("state", "sampler", "width", "temperature", "seconds")
@@ -51,7 +51,7 @@ def run(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    security: PlainMapping | None = None,
+    security: "PlainMapping | Security | None" = None,
     threads: int | None = None,
     overwrite: bool = False,
     progress: Callable[[PlainDict], None] | None = None,
@@ -65,7 +65,7 @@ def run(
         sweep: the sweep.
         workers: number of processes of the embedded cluster, by default one per core, or one per GPU.
         scheduler: address of a running Dask scheduler, instead of an embedded cluster.
-        security: options of `distributed.Security` for the scheduler, such as tls_ca_file, tls_client_cert and
+        security: a `distributed.Security` for the scheduler, or its options, such as tls_ca_file, tls_client_cert and
             tls_client_key.
         threads: chains that a run samples at a time: by default the cores divided among the workers of the embedded
             cluster, else 1.
@@ -81,8 +81,8 @@ def run(
         RuntimeError: a script calls this outside of `if __name__ == "__main__":`, without which each worker would call it.
         ConnectionError: no scheduler answers at the address.
         ImportError: the extra "sweep" is not installed, or "cluster" if there is a [cluster].
-        ValueError: `security` without a scheduler at a tls:// address, or with an unknown option; `workers` or `threads`
-            below 1.
+        ValueError: `security` without a scheduler at a tls:// address, with an unknown option, or with certificates and
+            keys that do not belong together; `workers` or `threads` below 1.
     """
     for name, count in (("workers", workers), ("threads", threads)):
         if count is not None:
