@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from bayesattn import runs
+from bayesattn._util import extras
 from bayesattn.jobs import sweep
 from bayesattn.jobs.sweep import clusters, execute
 from tests.test_cli import SMALL
@@ -237,6 +238,14 @@ def test_batch_clusters_ask_for_their_jobs(file):
         script = cluster.job_script()
     for part in ("#SBATCH -p gpu", "#SBATCH -t 01:00:00", "--nthreads 4"):
         assert part in script
+
+
+def test_a_scheduler_is_used_instead_of_a_batch_system(file, monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda module: module != "dask_jobqueue" or None)
+    plan = sweep.Sweep(file(BATCH))
+    sweep.require_extras(plan, "tcp://host:8786")
+    with pytest.raises(ImportError, match="needs dask-jobqueue"):
+        sweep.require_extras(plan)
 
 
 @pytest.mark.parametrize(

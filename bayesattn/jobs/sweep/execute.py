@@ -80,7 +80,7 @@ def run(
         BlockingIOError: another process is working on the sweep.
         RuntimeError: a script calls this outside of `if __name__ == "__main__":`, without which each worker would call it.
         ConnectionError: no scheduler answers at the address.
-        ImportError: the extra "sweep" is not installed, or "cluster" if there is a [cluster].
+        ImportError: the extra "sweep" is not installed, or "cluster" if there is a [cluster] and no scheduler.
         ValueError: `security` without a scheduler at a tls:// address, with an unknown option, or with certificates and
             keys that do not belong together; `workers` or `threads` below 1.
     """
@@ -91,7 +91,7 @@ def run(
         require_main_guard("sweep.run")
     if security and not (scheduler or "").startswith("tls://"):
         raise BayesattnError(f"security needs a scheduler at a tls:// address, got {scheduler}")
-    require_extras(sweep)
+    require_extras(sweep, scheduler)
     sweep.out.mkdir(parents=True, exist_ok=True)
     errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}
     try:
@@ -120,9 +120,12 @@ def run(
     return table
 
 
-def require_extras(sweep: Sweep) -> None:
-    """Raise ImportError unless the extras that the sweep needs are installed; "cluster" includes "sweep"."""
-    if sweep.table.cluster is not None:
+def require_extras(sweep: Sweep, scheduler: str | None = None) -> None:
+    """Raise ImportError unless the extras that the sweep needs are installed; "cluster" includes "sweep".
+
+    With a scheduler, no [cluster] is started.
+    """
+    if sweep.table.cluster is not None and scheduler is None:
         require("cluster", "[cluster]")
     require("sweep", "a sweep")
 
