@@ -4,12 +4,14 @@ import os
 import signal
 
 import dask
+import dask_jobqueue
 import jax
 import numpy as np
 import pandas as pd
 import pytest
 
 from bayesattn import runs
+from bayesattn._util import extras
 from bayesattn.jobs import sweep
 from bayesattn.jobs.sweep import clusters, execute
 from tests.test_cli import SMALL
@@ -110,9 +112,18 @@ def test_bad_sweeps_are_refused_before_anything_runs(file, tmp_path, content, me
     assert not (tmp_path / "out").exists()
 
 
-def test_a_client_is_not_the_default_of_dask(file, tmp_path):
+def test_a_model_whose_files_change_is_read_again(file, tmp_path):
+    run, *_ = planned(file, ONE_PROGRAM)
+    before = run.model()
+    (tmp_path / "arrays.toml").write_text(ARRAYS.replace("0.5", "0.25"))
+    assert (before.temperature, run.model().temperature) == (0.5, 0.25)
+    np.savez(tmp_path / "arrays.npz", path_inputs=before.path_inputs, labels=-before.labels)
+    np.testing.assert_array_equal(run.model().labels, -before.labels)
+
+
+def test_a_client_is_not_the_default_of_dask():
     """xarray asks for that one whenever it writes a file."""
-    with clusters.connected_client(sweep.Sweep(file(), tmp_path / "out"), 1, None, None, 1):
+    with clusters.own_cluster(None, 1, 1):
         assert dask.config.get("scheduler", None) is None
 
 
@@ -168,7 +179,7 @@ def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
     assert (entries["ess"] > 100).all()
     # Again: all is there, no worker is started, nothing is drawn.
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("chain-*.npz")}
-    monkeypatch.setattr(clusters, "client", None)
+    monkeypatch.setattr(clusters, "own_cluster", None)
     again = sweep.run(plan)
     pd.testing.assert_frame_equal(again, table)
     assert before == {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("chain-*.npz")}
@@ -206,13 +217,35 @@ def _interrupt(event):
     raise KeyboardInterrupt
 
 
+BATCH = f"""{SWEEP}
+[cluster]
+kind = "slurm"
+jobs = 3
+options = {{queue = "gpu", walltime = "01:00:00", cores = 4}}
+"""
+
+
+@pytest.mark.parametrize(("pending", "jobs"), [(2, 2), (4, 3)])
+def test_a_batch_cluster_has_no_more_jobs_than_runs(file, monkeypatch, pending, jobs):
+    asked = []
+    monkeypatch.setattr(dask_jobqueue.SLURMCluster, "scale", lambda cluster, jobs: asked.append(jobs))
+    with clusters.own_cluster(sweep.Sweep(file(BATCH)).table.cluster, None, pending):
+        assert asked == [jobs]
+
+
 def test_batch_clusters_ask_for_their_jobs(file):
-    options = 'options = {queue = "gpu", walltime = "01:00:00", cores = 4}'
-    table = sweep.Sweep(file(f'{SWEEP}[cluster]\nkind = "slurm"\njobs = 3\n{options}\n')).table
-    with clusters.batch_cluster(table.cluster) as cluster:
+    with clusters.batch_cluster(sweep.Sweep(file(BATCH)).table.cluster) as cluster:
         script = cluster.job_script()
     for part in ("#SBATCH -p gpu", "#SBATCH -t 01:00:00", "--nthreads 4"):
         assert part in script
+
+
+def test_a_scheduler_is_used_instead_of_a_batch_system(file, monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda module: module != "dask_jobqueue" or None)
+    plan = sweep.Sweep(file(BATCH))
+    sweep.require_extras(plan, "tcp://host:8786")
+    with pytest.raises(ImportError, match="needs dask-jobqueue"):
+        sweep.require_extras(plan)
 
 
 @pytest.mark.parametrize(

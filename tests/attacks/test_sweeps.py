@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import distributed
+import pandas as pd
 import psutil
 import pytest
 
@@ -81,6 +82,7 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
 
 NO_SECURITY = "^security needs a scheduler at a tls:// address, got "
 NO_SCHEDULER = "^scheduler must be the address of a running Dask scheduler.*got "
+NO_CERTIFICATE = "^security must hold PEM files that belong together, got .*arrays.toml"
 SCHEDULERS = [
     (None, {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "None"),
     ("tcp://127.0.0.1:9", {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "tcp://127"),
@@ -96,7 +98,14 @@ SCHEDULERS = [
         ValueError,
         "^security must be options of distributed.Security, got password",
     ),
-    ("tls://127.0.0.1:9", {"tls_ca_file": "arrays.toml"}, ConnectionError, NO_SCHEDULER),
+    ("tls://127.0.0.1:9", {"tls_ca_file": "arrays.toml"}, ValueError, NO_CERTIFICATE),
+    (
+        "tls://127.0.0.1:9",
+        {"tls_ca_file": "arrays.toml", "tls_client_cert": "arrays.toml"},
+        ValueError,
+        NO_CERTIFICATE,
+    ),
+    ("tls://127.0.0.1:9", distributed.Security(tls_ca_file="arrays.toml"), ValueError, NO_CERTIFICATE),
     ("tcp://127.0.0.1:9", None, ConnectionError, NO_SCHEDULER + "'tcp://127"),
     ("tls://127.0.0.1:9", None, ConnectionError, NO_SCHEDULER + "'tls://127"),
     ("nowhere", None, ConnectionError, NO_SCHEDULER + "'nowhere"),
@@ -133,9 +142,10 @@ def test_a_scheduler_over_tls(tmp_path):
         security=distributed.Security(**every, require_encryption=True),
         local_directory=tmp_path,
     ) as cluster:
-        with distributed.Client(cluster.scheduler_address, security=clusters._security(options), timeout=10) as client:
-            assert client.submit(int, "5").result() == 5
-        client = clusters.connected_client(None, None, cluster.scheduler_address, None, 1)  # pyright: ignore[reportArgumentType]
+        for security in (options, distributed.Security(**options, require_encryption=True)):
+            with clusters.existing_cluster(cluster.scheduler_address, security) as (client, _):
+                assert client.submit(int, "5").result() == 5
+        client = clusters.existing_cluster(cluster.scheduler_address, None)
         with pytest.raises(ConnectionError, match="scheduler must be the address"), client:
             pass
 
@@ -195,8 +205,15 @@ def here(monkeypatch):
             return future
 
     monkeypatch.setattr(distributed, "wait", lambda waiting, **_: SimpleNamespace(done=set(waiting)))
-    monkeypatch.setattr(clusters, "client", lambda *_: nullcontext((Client(), 1)))
+    monkeypatch.setattr(clusters, "own_cluster", lambda *_: nullcontext((Client(), 1)))
     return done
+
+
+@pytest.mark.parametrize(("name", "count"), [("workers", -1), ("workers", 0), ("threads", 0), ("threads", 1.5)])
+def test_counts_of_a_sweep(file, tmp_path, here, name, count):
+    with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least 1, got {count}"):
+        sweep.run(sweep.Sweep(file("seed = [0]"), tmp_path / "out"), **{name: count})
+    assert here == []
 
 
 def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(file, tmp_path, here):
@@ -205,16 +222,22 @@ def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(
     def plan(old="", new=""):
         return sweep.Sweep(file("seed = [0, 1]", SWEEP.replace(old, new)), tmp_path / "out")
 
-    sweep.run(plan())
+    short = sweep.run(plan())
     assert here == ["seed=0", "seed=1"]
     here.clear()
     sweep.run(plan())
     assert here == []
     longer = plan("draws = 20", "draws = 30")
+    assert [planned.state for planned in longer.runs] == ["short", "short"]
     whole = sweep.run(longer)
     assert here == ["seed=0", "seed=1"]
     assert set(whole["state"]) == {"complete"}
     assert {runs.Run(planned.out).draws()["posterior"].sizes["draw"] for planned in longer.runs} == {30}
+    runs.Run(longer.runs[0].out).extend(plan("draws = 20", "draws = 40").runs[0].job)
+    assert [planned.steps_done for planned in plan().runs] == [25, 25]
+    first_draws = sweep.run(plan())
+    assert len(here) == 2
+    pd.testing.assert_frame_equal(first_draws.drop(columns="seconds"), short.drop(columns="seconds"))
     side, broken = (planned.out for planned in longer.runs)
     (side / ".run" / "log.jsonl").write_text("5\n[\n")
     (side / ".run" / "diagnostics.json").write_text("5")
@@ -227,8 +250,18 @@ def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(
     assert mended["mean"].tolist() == whole["mean"].tolist()
     other = plan("chains = 1", "chains = 2")
     assert "holds a run with chains = 1, got 2" in sweep.run(other)["error_message"].iloc[0]
+    replaced = other.runs[0].out
+    replaced.with_name(f".{replaced.name}.replacement").mkdir()
+    assert [planned.steps_done for planned in other.runs] == [0, 25]
     assert set(sweep.run(other, overwrite=True)["state"]) == {"complete"}
     assert {runs.Run(planned.out).job.chains for planned in other.runs} == {2}
+
+
+def test_a_folder_that_is_no_run_is_listed(file, tmp_path):
+    plan = sweep.Sweep(file("seed = [0, 1]"), tmp_path / "out")
+    plan.runs[0].out.mkdir(parents=True)
+    (plan.runs[0].out / "zarr.json").write_text("{")
+    assert [planned.state for planned in plan.runs] == ["unreadable", "new"]
 
 
 def test_two_processes_at_one_sweep(file, tmp_path):

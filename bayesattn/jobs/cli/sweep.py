@@ -51,7 +51,7 @@ def sweep(
         _print_plan(plan, as_json)
         return
     tls = {"tls_ca_file": tls_ca, "tls_client_cert": tls_cert, "tls_client_key": tls_key}
-    sweeps.require_extras(plan)
+    sweeps.require_extras(plan, scheduler)
     security = {name: str(file) for name, file in tls.items() if file is not None}
     options = {"workers": workers, "scheduler": scheduler, "security": security, "threads": threads}
     table = _run(plan, options | {"overwrite": overwrite}, quiet=as_json)

@@ -12,7 +12,7 @@ import jax
 from bayesattn._util.files import user_path
 from bayesattn._util.plain_values import PlainMapping
 from bayesattn.errors import BayesattnError
-from bayesattn.jobs.sweep.plan import Cluster, Sweep
+from bayesattn.jobs.sweep.plan import Cluster
 from bayesattn.samplers.blocks import cores
 
 if TYPE_CHECKING:
@@ -28,43 +28,62 @@ CONNECT_SECONDS = 10
 
 
 @contextmanager
-def connected_client(
-    sweep: Sweep, workers: int | None, scheduler: str | None, security: PlainMapping | None, pending: int
-) -> Iterator[tuple["Client", int]]:
-    """Dask client, and number of threads that each run may use.
+def existing_cluster(scheduler: str, security: "PlainMapping | Security | None") -> Iterator[tuple["Client", int]]:
+    """Dask client of a running scheduler, and number of threads that each run may use.
 
     The client does not become Dask's default: a default client that was left over kept xarray from writing files.
     """
     from distributed import Client
 
-    if scheduler is not None:
-        options = _security(security)
-        try:
-            client = Client(scheduler, timeout=CONNECT_SECONDS, security=options, set_as_default=False)
-        except (OSError, ValueError, RuntimeError, TypeError) as error:
-            raise ConnectionError(
-                f"scheduler must be the address of a running Dask scheduler, such as tcp://host:8786, got {scheduler!r}:"
-                f" {error}"
-            ) from None
-        with client:
+    options = _security(security)
+    try:
+        client = Client(scheduler, timeout=CONNECT_SECONDS, security=options, set_as_default=False)
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        raise ConnectionError(
+            f"scheduler must be the address of a running Dask scheduler, such as tcp://host:8786, got {scheduler!r}:"
+            f" {error}"
+        ) from None
+    with client:
+        yield client, 1
+
+
+@contextmanager
+def own_cluster(table: Cluster | None, workers: int | None, pending: int) -> Iterator[tuple["Client", int]]:
+    """Client, as for `existing_cluster`, of a cluster for `pending` runs: of a batch system if there is a table for it."""
+    from distributed import Client
+
+    if table is not None:
+        cluster = batch_cluster(table)
+        with cluster, Client(cluster, set_as_default=False) as client:
+            cluster.scale(jobs=min(table.jobs, pending))
             yield client, 1
         return
     with tempfile.TemporaryDirectory() as scratch:
-        if sweep.table.cluster is not None:
-            cluster, threads = batch_cluster(sweep.table.cluster), 1
-            cluster.scale(jobs=sweep.table.cluster.jobs)
-        else:
-            cluster, threads = embedded(workers, pending, scratch)
+        cluster, threads = embedded(workers, pending, scratch)
         with cluster, Client(cluster, set_as_default=False) as client:
             yield client, threads
 
 
-def _security(options: PlainMapping | None) -> "Security | None":
-    """Security options for Dask; None for Dask's own configuration."""
+def _security(given: "PlainMapping | Security | None") -> "Security | None":
+    """Security options for Dask, whose files can be read; None for Dask's own configuration."""
     from distributed import Security
 
-    if not options:
+    if not given:
         return None
+    security = given if isinstance(given, Security) else _security_of(given)
+    try:
+        context = security.get_connection_args("client")["ssl_context"]
+        reason: object = "tls_ca_file and tls_client_cert must both be given"
+    except OSError as error:
+        context, reason = None, error
+    if context is None:
+        raise BayesattnError(f"security must hold PEM files that belong together, got {security}: {reason}")
+    return security
+
+
+def _security_of(options: PlainMapping) -> "Security":
+    from distributed import Security
+
     files = {name: user_path(name, options[name]) for name in TLS_FILES if name in options}
     for name, file in files.items():
         if not file.is_file():

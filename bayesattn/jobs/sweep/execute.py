@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 import pandas as pd
 
+from bayesattn._util.checks import positive_integer
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file
 from bayesattn._util.plain_values import PlainDict, PlainMapping
@@ -19,7 +20,7 @@ from bayesattn.jobs.sweep import clusters
 from bayesattn.jobs.sweep.plan import Planned, Sweep, flattened
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client, Future, Security
 
 POLL_SECONDS = 1.0
 OVERVIEW_COLUMNS = ("state", "sampler", "width", "temperature", "seconds")
@@ -50,7 +51,7 @@ def run(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    security: PlainMapping | None = None,
+    security: "PlainMapping | Security | None" = None,
     threads: int | None = None,
     overwrite: bool = False,
     progress: Callable[[PlainDict], None] | None = None,
@@ -64,7 +65,7 @@ def run(
         sweep: the sweep.
         workers: number of processes of the embedded cluster, by default one per core, or one per GPU.
         scheduler: address of a running Dask scheduler, instead of an embedded cluster.
-        security: options of `distributed.Security` for the scheduler, such as tls_ca_file, tls_client_cert and
+        security: a `distributed.Security` for the scheduler, or its options, such as tls_ca_file, tls_client_cert and
             tls_client_key.
         threads: chains that a run samples at a time: by default the cores divided among the workers of the embedded
             cluster, else 1.
@@ -79,14 +80,18 @@ def run(
         BlockingIOError: another process is working on the sweep.
         RuntimeError: a script calls this outside of `if __name__ == "__main__":`, without which each worker would call it.
         ConnectionError: no scheduler answers at the address.
-        ImportError: the extra "sweep" is not installed, or "cluster" if there is a [cluster].
-        ValueError: `security` without a scheduler at a tls:// address, or with an unknown option.
+        ImportError: the extra "sweep" is not installed, or "cluster" if there is a [cluster] and no scheduler.
+        ValueError: `security` without a scheduler at a tls:// address, with an unknown option, or with certificates and
+            keys that do not belong together; `workers` or `threads` below 1.
     """
+    for name, count in (("workers", workers), ("threads", threads)):
+        if count is not None:
+            positive_integer(name, count)
     if scheduler is None and sweep.table.cluster is None:
         require_main_guard("sweep.run")
     if security and not (scheduler or "").startswith("tls://"):
         raise BayesattnError(f"security needs a scheduler at a tls:// address, got {scheduler}")
-    require_extras(sweep)
+    require_extras(sweep, scheduler)
     sweep.out.mkdir(parents=True, exist_ok=True)
     errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}
     try:
@@ -99,10 +104,11 @@ def run(
         pending = [planned for planned in sweep.runs if not planned.is_finished]
         try:
             if pending:
-                with clusters.connected_client(sweep, workers, scheduler, security, len(pending)) as (
-                    client,
-                    threads_each,
-                ):
+                if scheduler is None:
+                    connected = clusters.own_cluster(sweep.table.cluster, workers, len(pending))
+                else:
+                    connected = clusters.existing_cluster(scheduler, security)
+                with connected as (client, threads_each):
                     work = partial(run_one, threads=threads or threads_each, overwrite=overwrite)
                     _run_all(client, work, sweep, pending, errors, progress)
         finally:
@@ -114,9 +120,12 @@ def run(
     return table
 
 
-def require_extras(sweep: Sweep) -> None:
-    """Raise ImportError unless the extras that the sweep needs are installed; "cluster" includes "sweep"."""
-    if sweep.table.cluster is not None:
+def require_extras(sweep: Sweep, scheduler: str | None = None) -> None:
+    """Raise ImportError unless the extras that the sweep needs are installed; "cluster" includes "sweep".
+
+    With a scheduler, no [cluster] is started.
+    """
+    if sweep.table.cluster is not None and scheduler is None:
         require("cluster", "[cluster]")
     require("sweep", "a sweep")
 
@@ -132,7 +141,8 @@ def _run_all(
     futures = {client.submit(work, planned, pure=False): planned for planned in pending}
     waiting = set(futures)
     started = {planned.name for planned in pending}
-    settled_steps = sum(planned.steps_done for planned in sweep.runs if planned.name not in started)
+    finished = [planned.job for planned in sweep.runs if planned.name not in started]
+    settled_steps = sum(job.chains * job.transitions for job in finished)
     while waiting:
         for future in _finished(client, waiting):
             # If a worker dies repeatedly with a run, or lacks bayesattn, the error is raised by Dask.
@@ -196,13 +206,15 @@ def _overview(planned: Planned, sweep_error: str | None) -> tuple[PlainDict, lis
     """Columns from the overview of a run, its summary if it is complete and did not fail, and its error."""
     columns: PlainDict = {}
     try:
-        if not planned.out.exists():
-            return {"state": "new", "divergences": None}, [], sweep_error
-        run = runs.Run(planned.out)
-        overview = run.overview()
+        state = planned.state
+        if state == "new":
+            return {"state": state, "divergences": None}, [], sweep_error
+        run = planned.stored()
+        overview: PlainDict = run.overview() | {"state": state}
         columns |= {name: overview[name] for name in OVERVIEW_COLUMNS if name in overview}
         columns["divergences"] = (overview["diagnostics"] or {}).get("divergences")
-        error = sweep_error or overview["error"]
-        return columns, run.summary() if run.complete and not error else [], error
+        complete = state == "complete"
+        error = sweep_error or (None if complete else overview["error"])
+        return columns, run.summary() if complete and not error else [], error
     except (runs.RunError, OSError) as damage:
         return columns, [], sweep_error or str(damage)

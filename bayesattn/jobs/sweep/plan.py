@@ -1,6 +1,7 @@
 """Plan of a sweep: a grid or list of settings in a TOML file, and the resulting runs."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 from collections.abc import Iterator
@@ -87,19 +88,23 @@ class Planned:
         return _data(*self._data_key).replace(**changes)
 
     @property
-    def _data_key(self) -> tuple[str, int | None, str]:
-        return (
-            self.settings["model"],
-            self.settings.get("data_seed"),
-            json.dumps(self.settings.get("task", {}), default=str),
-        )
+    def _data_key(self) -> tuple[str, int | None, str, tuple[str, ...]]:
+        model, task = self.settings["model"], self.settings.get("task", {})
+        return model, self.settings.get("data_seed"), json.dumps(task, default=str), _digests(model, task)
+
+    def stored(self) -> runs.Run:
+        """The run on disk, of whose draws only the requested ones are read; raises RunError if there is none."""
+        run = runs.Run(self.out)
+        if self.job.draws < run.job.draws:
+            run.first = self.job.kept
+        return run
 
     @property
     def is_finished(self) -> bool:
-        """Whether exactly this run exists and is complete."""
+        """Whether exactly this run exists, with all the draws requested."""
         try:
-            run = runs.Run(self.out)
-            if not run.complete or self.job.draws > run.job.draws:
+            run = self.stored()
+            if run.drawn < self.job.kept:
                 return False
             require_same(run, self.model(), self.job)
             run.require_sound()
@@ -109,16 +114,30 @@ class Planned:
 
     @property
     def steps_done(self) -> int:
-        """Number of steps done by all chains of the run together, warm-up included."""
+        """Number of requested steps done by all chains of the run together, warm-up included.
+
+        While the run replaces another, they are its own.
+        """
         try:
-            return sum(runs.Run(self.out).done)
+            return sum(min(done, self.job.transitions) for done in runs.Run(runs.under_way(self.out)).done)
         except runs.RunError:
             return 0
 
     @property
     def state(self) -> str:
-        """State of the run, "new" if it does not exist."""
-        return runs.Run(self.out).state if self.out.exists() else "new"
+        """State of the run: "new" if it does not exist, "short" if it is complete with fewer draws than requested.
+
+        A folder that cannot be read as a run is "unreadable".
+        """
+        if not self.out.exists():
+            return "new"
+        try:
+            run = self.stored()
+            if run.drawn >= self.job.kept:
+                return "complete"
+            return "short" if run.complete else run.state
+        except (runs.RunError, OSError):
+            return "unreadable"
 
 
 class Sweep:
@@ -175,9 +194,20 @@ class Sweep:
 
 
 @lru_cache(maxsize=16)
-def _data(model: str, data_seed: int | None, task: str) -> NetworkPosterior:
-    """Model at its own width and temperature, shared by runs on the same data."""
+def _data(model: str, data_seed: int | None, task: str, digests: tuple[str, ...]) -> NetworkPosterior:
+    """Model at its own width and temperature, shared by runs on the same data while the files have the same digests."""
     return load_model(model, seed=data_seed, task=json.loads(task))
+
+
+def _digests(model: str, task: PlainDict) -> tuple[str, ...]:
+    """Digests of a model file and of the data files that it or `task` names; none for a ready model."""
+    if not model.endswith(".toml"):
+        return ()
+    table = read_toml("model", model).get("task")
+    named = (table if isinstance(table, dict) else {}) | task
+    data = [user_path(f"task.{key}", named[key]) for key in ("file", "statistics") if named.get(key) is not None]
+    files = [Path(model), *(Path(model).parent / file for file in data)]
+    return tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file())
 
 
 def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:
