@@ -349,7 +349,7 @@ def mirrored(shapes: tuple[LayerShape, ...], order: Order = None) -> np.ndarray:
             rows = np.tile(columns, shape.heads)
             if order is not None:
                 first = sum(each.rows for each in shapes[:layer])
-                rows = rows[np.asarray(order[first : first + shape.rows])]
+                rows = rows[np.asarray(order)[first : first + shape.rows]]
             columns = np.concatenate([columns[: shape.copied], rows[: shape.diagonal]])
             if layer == turned:
                 columns[-1] *= -1

@@ -181,7 +181,7 @@ def _fluctuation(
     if model.compressed is not None or labels > MOST_LABELS or rows > MOST_ROWS:
         return float("nan"), float("nan")
     every = max(1, len(drawn) // MOST_DRAWS)
-    chosen = drawn.reshape(chains, -1, *drawn.shape[1:])[:, ::every]
+    chosen = np.asarray(drawn).reshape(chains, -1, *drawn.shape[1:])[:, ::every]
     mean, variance = map(
         np.asarray, example_losses(model.gaussian_process.at(temperature), chosen.reshape(-1, *drawn.shape[1:]))
     )
