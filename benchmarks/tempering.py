@@ -164,7 +164,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=50)
-    parser.add_argument("--beside", type=int, metavar="PASSES", help="passes of tempering and of BlackJAX's SMC")
+    parser.add_argument("--beside", type=int, metavar="PASSES", help="passes of each, 20 or more to tell a factor of 2")
     parser.add_argument("--only", choices=("skips", "attention"), help="the posterior of `--beside`")
     given = parser.parse_args()
     if given.beside:
