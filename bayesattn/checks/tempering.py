@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from numpyro.infer import MCMC
 
 TRIPS_PER_BATCH, MOST_BATCHES = 3, 30
-"""Round trips in each batch of a chain, and the most batches, of which the error of log p(Y) is.
+"""Round trips in each batch of a chain, and the most batches; the error of log p(Y) is from their scatter.
 
 Of 24 chains of 31 to 47 round trips (two skips, 12 replicas) log p(Y) has a standard deviation of 0.157, and batches of 2 to
-10 trips say 0.133 to 0.147.
+12 trips say 0.133 to 0.147.
 """
 TRIPS_SHOWN, MOST_TICKS = 5, 8
 """Round trips of a replica that the figure has room for, and powers that it names."""

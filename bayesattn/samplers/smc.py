@@ -140,14 +140,15 @@ def anneal(
     if error is not None:
         positive("error", error)
     posterior = parameterisation_of(model, parameterisation).ready(model, weights=weights)
-    coordinates = sum(jnp.size(leaf) for leaf in jax.tree.leaves(posterior.initial(first_key(0))))
+    if error is not None:  # Fewer particles than coordinates may agree by chance.
+        sites = jax.tree.leaves(jax.eval_shape(posterior.initial, first_key(0)))
+        while particles < sum(site.size for site in sites) and 2 * islands * particles <= MOST_PARTICLES:
+            particles *= 2
     while True:
-        last = 2 * islands * particles > MOST_PARTICLES
-        if last or error is None or particles >= coordinates:
-            key = stream(seed, "annealing", model.fingerprint, parameterisation, str(particles))
-            final, excluded = _pass(key, ToPosterior(posterior), islands, particles, moves)
-            if last or error is None or final.error <= error:
-                break
+        key = stream(seed, "annealing", model.fingerprint, parameterisation, str(particles))
+        final, excluded = _pass(key, ToPosterior(posterior), islands, particles, moves)
+        if error is None or final.error <= error or 2 * islands * particles > MOST_PARTICLES:
+            break
         particles *= 2
     most = LARGEST_RELIABLE_ERROR if error is None else error
     if final.error > most:

@@ -100,7 +100,7 @@ def test_a_write_that_fails_loses_nothing(model, tmp_path, name):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [*SOON, "weights", "nuts"])
 def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, name):
-    require_nothing_lost(name, model, tmp_path, lambda count: zip(range(1, count + 1), itertools.cycle(ERRORS)))
+    require_nothing_lost(name, model, tmp_path, lambda count: itertools.product(range(1, count + 1), ERRORS))
 
 
 # SIGKILL
