@@ -5,5 +5,9 @@ class BayesattnError(ValueError):
     """Bad input: one sentence that names the argument, what was expected and what was given."""
 
 
+class ContradictoryLabels(BayesattnError):
+    """Examples with equal path inputs have different labels, and there is no noise that could explain it."""
+
+
 class MissingLibrary(BayesattnError, ImportError):
     """An optional library is not installed; the message contains the command that installs it."""

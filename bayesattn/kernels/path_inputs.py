@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from bayesattn._util.checks import Checked, finite_array, is_traced, labels_array
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
-from bayesattn.errors import BayesattnError
+from bayesattn.errors import BayesattnError, ContradictoryLabels
 
 PIVOT_ROUNDING = 10.0
 """A pivot may be only rounding if it is below this multiple of the largest pivot's rounding."""
@@ -76,7 +76,7 @@ def refuse_contradictions(path_inputs: Checked, labels: Checked, scale: Checked,
     if len(pairs := np.argwhere(same & apart)):
         first, second = pairs[0]
         got = " and ".join(", ".join(f"{label:g}" for label in labels[example]) for example in (first, second))
-        raise BayesattnError(
+        raise ContradictoryLabels(
             f"labels of examples {first} and {second} must be equal, because their path inputs are, or the temperature"
             f" must be above {lost:.1g}, below which float64 cannot tell it from 0; got {got} at temperature"
             f" {temperature:g}"

@@ -19,7 +19,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.criteria import LEVEL
 from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validate import validate
-from bayesattn.errors import BayesattnError
+from bayesattn.errors import BayesattnError, ContradictoryLabels
 from bayesattn.jobs import tables
 from bayesattn.jobs.plots import KINDS, validation_figure
 from bayesattn.jobs.plots.diagnostics import scalars
@@ -229,11 +229,7 @@ def _losses_without_each_head(run: Run, draws: xr.DataTree) -> list[Row]:
     def compute() -> list[Row]:
         try:
             return tables.losses_table(predicted_losses(model))
-        except NotConverged:
-            return []
-        except BayesattnError as error:
-            if not str(error).startswith("labels of examples"):  # Without a head, labels may contradict each other.
-                raise
+        except (NotConverged, ContradictoryLabels):  # The latter if labels contradict each other without a head.
             return []
 
     return run.remembered("losses", compute, list, _cache_key(_posterior(model)))
