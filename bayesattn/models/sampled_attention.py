@@ -138,12 +138,12 @@ class CollapsedAttention(SampledAttention):
         """Posterior of a model; raises ValueError if its values are not linear or its attention reads hidden states."""
         model.require_linear("parameterisation 'collapsed'")
         fields, arch = cls._fields(model), model.architecture
-        shapes, widths = bartlett.layer_shapes(arch), jnp.array(arch.widths, float)
+        shapes, widths = bartlett.layer_shapes(arch), jnp.asarray(np.array(arch.widths, float))
         labels, features = jnp.asarray(model.labels), model.features
         zeros = jnp.asarray(np.zeros((model.examples, features, arch.paths)))
         temperature = jnp.asarray(1.0 if model.temperature is None else model.temperature, float)
         kernels = InFeatureSpace(zeros, labels.reshape(model.examples, -1), temperature)
-        problem = Problem(kernels, widths, jnp.array(arch.variances), skips=arch.optional_skips)
+        problem = Problem(kernels, widths, jnp.asarray(np.array(arch.variances)), skips=arch.optional_skips)
         inner = {
             "problem": problem,
             "whitening": Whitening(*bartlett.affine_from_whitened(shapes, widths)),

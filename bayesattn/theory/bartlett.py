@@ -259,6 +259,7 @@ def narrowed(
     """
     factor, parts, orders = np.ones((1, 1)), [], []
     factors = cholesky_factors(point, shapes, widths, variances, skips=skips)
+    widths, variances = np.asarray(widths), np.asarray(variances)
     targets = [*map(np.asarray, factors), factor]
     for layer in reversed(range(len(fewer))):
         shape = fewer[layer]

@@ -304,11 +304,13 @@ def _two_covers(
     Searches from prior draws alone do not reach every mode, so half of the searches start further out.
     """
     chosen_key, prior_key, further_key = keys
-    (points, weights), (origin, stretch) = annealed.flat, affine_from_whitened(shapes, problem.widths)
+    (points, weights), shift = annealed.flat, affine_from_whitened(shapes, problem.widths)
+    origin, stretch = map(np.asarray, shift)
     half = next(count for most, count in BRIDGE_SEARCHES if len(origin) <= most) // 2
     chosen = points[systematic(chosen_key, weights[None], half)]
     drawn = prior_draws(prior_key, half, problem, shapes)
-    further = origin + DISTANT_START_SCALE * stretch * jax.random.normal(further_key, (2, half, len(origin)))
+    steps = np.asarray(jax.random.normal(further_key, (2, half, len(origin))))
+    further = origin + DISTANT_START_SCALE * stretch * steps
     return [
         _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed),
         _covering(basins(problem, shapes, [*drawn, *further[1]])),

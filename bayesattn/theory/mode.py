@@ -191,14 +191,14 @@ def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, "
     size = len(mode.point)
     if size > MOST_COORDINATES_SEARCHED:
         return True
-    origin, stretch = affine_from_whitened(shapes, problem.widths)
+    origin, stretch = (np.asarray(each) for each in affine_from_whitened(shapes, problem.widths))
     prior_scale = stretch / np.sqrt(PRIOR_CURVATURE)
     own = mode.whitening.log_volume() - mode.potential
-    for start in origin + prior_scale * jax.random.normal(key, (MODE_SEARCHES, size)):
+    for start in origin + prior_scale * np.asarray(jax.random.normal(key, (MODE_SEARCHES, size))):
         other = _mode(problem, start, shapes, 200)
         mass = other.whitening.log_volume() - other.potential
-        apart = jnp.linalg.norm(mode.whitening.whitened(other.point)) > SAME_MINIMUM_DISTANCE
-        if jnp.isfinite(other.gradient_norm) & apart & (mass > own - NEGLIGIBLE_LOG_MASS):
+        apart = np.linalg.norm(mode.whitening.whitened(other.point)) > SAME_MINIMUM_DISTANCE
+        if np.isfinite(other.gradient_norm) and apart and mass > own - NEGLIGIBLE_LOG_MASS:
             return False
     return True
 

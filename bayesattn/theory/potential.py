@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn.architecture import Architecture
@@ -51,7 +52,8 @@ class Problem(NamedTuple):
 
 def problem_of(process: GaussianProcess, arch: Architecture) -> Problem:
     """Arrays of the posterior of a network."""
-    return Problem(process, jnp.array(arch.widths, float), jnp.array(arch.variances), skips=arch.optional_skips)
+    widths, variances = jnp.asarray(np.array(arch.widths, float)), jnp.asarray(np.array(arch.variances))
+    return Problem(process, widths, variances, skips=arch.optional_skips)
 
 
 def too_many(shapes: Shapes) -> int:

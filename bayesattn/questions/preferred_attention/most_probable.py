@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, one_of, positive, positive_integer, truth
 from bayesattn._util.settings import with_own_settings
@@ -25,7 +25,7 @@ from bayesattn.theory.saddle_point import NotConverged
 
 MEMORY = 30
 """Number of steps that the ascent remembers."""
-Entries = Float[Array, " entry"]
+Entries = Float[np.ndarray, " entry"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -119,17 +119,19 @@ def most_probable_attention(
             " otherwise queries and keys have no prior density"
         )
     posterior, (_, unflat) = CollapsedAttention.of(model), ravel_pytree(starts[0])
-    deviations = ravel_pytree(_deviations(model, starts[0]))[0]
+    deviations = np.asarray(ravel_pytree(_deviations(model, starts[0]))[0])
 
     def height(whitened: Entries) -> _Height:
         log_evidence, gradient = evaluated(posterior, model.architecture, unflat(deviations * whitened), order)
-        slope, log_prior = deviations * ravel_pytree(gradient)[0], _log_prior(whitened, deviations)
+        slope = deviations * np.asarray(ravel_pytree(gradient)[0])
+        log_prior = _log_prior(whitened, deviations)
         if not prior:
             return _Height(whitened, log_evidence, slope, log_evidence, log_prior)
         return _Height(whitened, log_evidence + log_prior, slope - whitened, log_evidence, log_prior)
 
     ascents = [
-        _ascent(height, ravel_pytree(layers)[0] / deviations, steps, learning_rate, tolerance) for layers in starts
+        _ascent(height, np.asarray(ravel_pytree(layers)[0]) / deviations, steps, learning_rate, tolerance)
+        for layers in starts
     ]
     ends = []
     for at, track in ascents:
@@ -159,15 +161,15 @@ def _deviations(model: AttentionModel, layers: Layers) -> Layers | None:
 
 def _log_prior(whitened: Entries, deviations: Entries) -> float:
     """Log density of normal entries with these standard deviations; `whitened` are the entries divided by them."""
-    return float(-jnp.sum(whitened**2 / 2 + jnp.log(deviations)) - len(whitened) * np.log(2 * np.pi) / 2)
+    return float(-np.sum(whitened**2 / 2 + np.log(deviations)) - len(whitened) * np.log(2 * np.pi) / 2)
 
 
 def log_prior_of(model: AttentionModel, layers: Layers) -> float:
     """log p(Q, K); NaN if there is none."""
     if (deviations := _deviations(model, layers)) is None:
         return np.nan
-    flat = ravel_pytree(deviations)[0]
-    return _log_prior(ravel_pytree(layers)[0] / flat, flat)
+    flat, entries = (np.asarray(ravel_pytree(each)[0]) for each in (deviations, layers))
+    return _log_prior(entries / flat, flat)
 
 
 class _Height(NamedTuple):
@@ -181,7 +183,7 @@ class _Height(NamedTuple):
 
     @property
     def steepness(self) -> float:
-        return float(jnp.linalg.norm(self.slope))
+        return float(np.linalg.norm(self.slope))
 
 
 def _ascent(
@@ -220,4 +222,10 @@ def _preconditioner() -> tuple[Callable, Callable]:
     import optax  # which BlackJAX requires
 
     scaled = optax.scale_by_lbfgs(MEMORY)
-    return scaled.init, jax.jit(scaled.update)
+    begin, advance = jax.jit(scaled.init), jax.jit(scaled.update)
+
+    def update(slope, state, point):
+        step, state = advance(slope, state, point)
+        return np.asarray(step), state
+
+    return begin, update
