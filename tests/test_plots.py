@@ -349,12 +349,12 @@ def test_a_commands_figure_goes_where_it_is_asked_for(command, tmp_path):
     assert status == 2
     assert "--figure must not exist yet, got taken.svg" in err
     assert (tmp_path / "taken.svg").read_text() == "mine"
-    cli.screen.save_results(tmp_path / "out", {}, FIGURES["energy, 2 paths"], tmp_path / "figure.svg")
+    cli.output.save_results(tmp_path / "out", {}, FIGURES["energy, 2 paths"], tmp_path / "figure.svg")
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["figure.png", "result.json"]
     assert (tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
     # One made meanwhile is kept.
     with pytest.raises(FileExistsError, match="must not exist yet"):
-        cli.screen.save_results(tmp_path / "second", {}, FIGURES["energy, 2 paths"], tmp_path / "taken.svg")
+        cli.output.save_results(tmp_path / "second", {}, FIGURES["energy, 2 paths"], tmp_path / "taken.svg")
     assert (tmp_path / "taken.svg").read_text() == "mine"
     assert (tmp_path / "second" / "result.json").exists()
 

@@ -21,7 +21,7 @@ from bayesattn.checks.theory_predictions import predicted
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import report, tables
 from bayesattn.jobs.plots.style import ON_DARK, ON_LIGHT, palette
-from bayesattn.jobs.report import figures
+from bayesattn.jobs.report import figures, stored_theory, verdicts
 from bayesattn.joining import concat
 from bayesattn.models import LatentModel
 from bayesattn.questions import exchangeable
@@ -271,9 +271,9 @@ def test_runs_are_named_by_the_end_of_their_path_that_tells_them_apart():
 
 def test_theory_is_kept_with_a_run_until_posterior_or_code_change(zoo, tmp_path, monkeypatch):
     run, solved = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run")), []
-    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or predicted(model))
-    same = report._posterior(run.model)
-    first, second = report._theory(run, same), report._theory(runs.Run(run.path), same)
+    monkeypatch.setattr(stored_theory, "predicted", lambda model: solved.append(model) or predicted(model))
+    same = stored_theory.posterior_of(run.model)
+    first, second = stored_theory.theory_of(run, same), stored_theory.theory_of(runs.Run(run.path), same)
     assert len(solved) == 1
     for one, other in zip(first[:3], second[:3], strict=True):
         np.testing.assert_array_equal(one, other)
@@ -281,13 +281,13 @@ def test_theory_is_kept_with_a_run_until_posterior_or_code_change(zoo, tmp_path,
     for name, mean in predicted(run.model).mean_predictors.items():
         np.testing.assert_array_equal(second.mean_predictors[name], mean)
     others = [tiny_model(0.6, heads=(2,)), run.model.replace(test_path_inputs=2 * run.model.test_path_inputs)]
-    assert len({same, *map(report._posterior, others)}) == 3
-    monkeypatch.setattr(report, "THEORY_VERSION", report.THEORY_VERSION + 1)
-    report._theory(run, same)
+    assert len({same, *map(stored_theory.posterior_of, others)}) == 3
+    monkeypatch.setattr(stored_theory, "THEORY_VERSION", stored_theory.THEORY_VERSION + 1)
+    stored_theory.theory_of(run, same)
     assert len(solved) == 2
     kept = run.path / runs.FOLDER / "theory.json"
     kept.write_text(kept.read_text().replace("0.", "1.", 1))
-    np.testing.assert_array_equal(report._theory(run, same).saddle, first.saddle)
+    np.testing.assert_array_equal(stored_theory.theory_of(run, same).saddle, first.saddle)
     assert len(solved) == 3
 
 
@@ -324,8 +324,8 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     for folder, seed in (("b", 4), ("d", 5)):
         shutil.copytree(zoo.run("two", seed=seed), tmp_path / folder)
     runs.sample(model.replace(width=5), tmp_path / "c", **LIGHT)
-    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or predicted(model))
-    monkeypatch.setattr(report, "validate", judged)
+    monkeypatch.setattr(stored_theory, "predicted", lambda model: solved.append(model) or predicted(model))
+    monkeypatch.setattr(verdicts, "validate", judged)
     text = report.report([tmp_path / folder for folder in "abcd"], tmp_path / "page.html").read_text()
     assert [each.architecture.widths[0] for each in solved] == [5]
     assert text.count("1/N theory</th>") == text.count("<h2") == 4
@@ -371,14 +371,14 @@ def test_runs_that_cannot_be_joined_are_not_pooled(zoo):
     """Other test labels, other names, another number of draws."""
     opened = [runs.Run(zoo.run("two", seed=seed)) for seed in (3, 4)]
     trees = {run.path: run.draws() for run in opened}
-    assert report._pools(opened, trees) == [opened]
+    assert verdicts.pools_of(opened, trees) == [opened]
     first, other = opened
     model = other.model
     for changed in (model.replace(test_labels=-model.test_labels), model.replace(head_names=[["a", "b"]])):
         other.model = changed
-        assert report._pools(opened, trees) == []
+        assert verdicts.pools_of(opened, trees) == []
     other.model = model
-    assert report._pools(opened, trees | {first.path: first.draws().isel(draw=slice(50))}) == []
+    assert verdicts.pools_of(opened, trees | {first.path: first.draws().isel(draw=slice(50))}) == []
 
 
 def test_only_contradictory_labels_leave_losses_out(zoo, tmp_path, monkeypatch):
@@ -386,9 +386,9 @@ def test_only_contradictory_labels_leave_losses_out(zoo, tmp_path, monkeypatch):
         raise BayesattnError("the kernel must fit into memory")
 
     run = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run"))
-    monkeypatch.setattr(report, "predicted_losses", refuse)
+    monkeypatch.setattr(stored_theory, "predicted_losses", refuse)
     with pytest.raises(BayesattnError, match="must fit into memory"):
-        report._losses_without_each_head(run, run.draws())
+        stored_theory.losses_without_each_head(run, run.draws())
 
 
 def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):

@@ -16,7 +16,8 @@ from bayesattn.errors import BayesattnError
 from bayesattn.models import CENTRAL, Parameterisation
 from bayesattn.samplers.adapter import Unadjusted
 from bayesattn.samplers.external import NumpyroKernel, PairKernel, is_pair
-from bayesattn.samplers.job import QUANTITIES, SAMPLERS, option_names
+from bayesattn.samplers.job import QUANTITIES, SAMPLERS
+from bayesattn.samplers.options import option_names
 
 State = TypeVar("State")
 ALWAYS_KEPT = "attention"

@@ -16,10 +16,11 @@ from rich.console import Console
 
 import bayesattn as ba
 from bayesattn._util.progress import Bars
-from bayesattn.jobs import cli, plots, report
-from bayesattn.jobs.cli import screen, theory
+from bayesattn.jobs import cli, plots
+from bayesattn.jobs.cli import output, screen, theory
 from bayesattn.jobs.plots.diagnostics import scalars, trace
 from bayesattn.jobs.plots.validation import order_parameter_against_width, order_parameters
+from bayesattn.jobs.report import figures, sections
 from tests.screens import Terminal
 
 SMALL = """
@@ -245,7 +246,7 @@ def test_json_is_json(run, theory_is, tmp_path, number):
     [row] = strict(shown(run, "theory", "small.toml", "--json"))
     assert row["energy"] is None
     assert row["evidence"] == {"error": None, "all": [1.5, [None, 2]]}
-    screen.save_results(tmp_path / "out", {"bound": number, "holds": None}, Figure)
+    output.save_results(tmp_path / "out", {"bound": number, "holds": None}, Figure)
     assert strict((tmp_path / "out" / "result.json").read_text()) == {"bound": None, "holds": None}
 
 
@@ -323,10 +324,12 @@ def test_names_are_text_of_a_report(name):
     overview = dict.fromkeys(("model", "sampler", "parameterisation", "state"), name)
     overview |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}
     overview["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
-    figure = report.EmbeddedFigure("data:", "data:", name, name)
+    figure = figures.EmbeddedFigure("data:", "data:", name, name)
     rows, tables = [{"entry of U": name}], {name: [{"head": name}]}
-    section = report.RunSection(name, name, overview, [name], name, True, rows, tables, name, [figure], {"model": name})
-    page = report.page([section], [figure])
+    section = sections.RunSection(
+        name, name, overview, [name], name, True, rows, tables, name, [figure], {"model": name}
+    )
+    page = sections.page([section], [figure])
     assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
     assert "<script>" not in page
     assert "<img>" not in page

@@ -18,7 +18,7 @@ from bayesattn.questions.singular import attention_law
 from bayesattn.questions.singular.best_fit import BestFit, best_fit_of, reduced
 from bayesattn.questions.singular.expected_loss import loss
 from tests.conftest import model_of
-from tests.singular.networks import between, network
+from tests.singular.networks import DEEP_LINEAR, WITH_HEADS, between, network
 from tests.statistics import DRAWS_PER_DEGREE, near
 
 SHORT = {"chains": 2, "warmup": 300, "draws": 500}
@@ -104,6 +104,17 @@ def test_evidence_of_a_narrow_network_with_noise(noisy):
 def test_slopes_and_evidence_agree_with_values(one_path):
     np.testing.assert_allclose(between(one_path).temperatures, one_path.from_evidence.temperatures)
     values_agree(one_path, finds=0.15)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("case", DEEP_LINEAR[:6] + WITH_HEADS[:3] + WITH_HEADS[10:13], ids=str)
+def test_three_routes(case):
+    """At four temperatures: chains, the evidence, and differences of two temperatures of independent chains."""
+    temperatures = [0.1, 0.03, 0.01, 0.003]
+    first, second = (ba.learning_coefficient(network(*case), temperatures, draws=2000, seed=seed) for seed in (0, 1))
+    degrees = min(first.ess.min(), second.ess.min()) / DRAWS_PER_DEGREE
+    for one, other in ((between(first), first.from_evidence), (first.two_temperature, second.two_temperature)):
+        near(one.value, other.value, np.hypot(one.error, other.error), degrees, finds=1)
 
 
 def test_another_best_fit(one_path):

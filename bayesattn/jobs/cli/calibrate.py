@@ -8,7 +8,7 @@ import typer
 import bayesattn as ba
 from bayesattn._util.checks import one_of, seed_number
 from bayesattn._util.plain_values import PlainDict
-from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import calibration_figure
 from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job
@@ -58,7 +58,7 @@ def calibrate(
 
     Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
     """
-    folder = screen.results_folder("calibrate", model, out, figure, overwrite)
+    folder = output.results_folder("calibrate", model, out, figure, overwrite)
     for name in sampler or []:
         one_of("--sampler", name, [*CALIBRATED_SAMPLERS, "all"])
     seed_number("--seed", seed)
@@ -101,7 +101,7 @@ def calibrate(
         for title, of in results.items()
         for name, (ranked, _) in of.items()
     }
-    screen.save_results(folder, content, lambda: calibration_figure(panels), figure, overwrite)
+    output.save_results(folder, content, lambda: calibration_figure(panels), figure, overwrite)
     if as_json:
         screen.print_json(content)
     else:

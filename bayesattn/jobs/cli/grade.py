@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bayesattn._util.text import cells
-from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import grade_figure
 from bayesattn.questions.grading import BIASED, MARGIN, RIGHT
 from bayesattn.questions.grading import grade as graded
@@ -43,7 +43,7 @@ def grade(
 
     Example: bayesattn grade out/run two_heads --figure bias.png
     """
-    screen.require_free_figure(figure, overwrite)
+    output.require_free_figure(figure, overwrite)
     with screen.working("comparing", quiet=as_json):
         found = graded(draws, name, gradients=gradients, margin=margin)
         content = found.to_dict()
@@ -60,5 +60,5 @@ def grade(
             f"squared bias: largest {squared['largest']:.2g}, mean {squared['mean']:.2g} posterior variances{cost}"
         )
         screen.say(found.statement(), style={RIGHT: "green", BIASED: "red"}.get(found.verdict, "yellow"))
-    screen.save_figure(lambda: grade_figure(found), figure, overwrite, as_json)
+    output.save_figure(lambda: grade_figure(found), figure, overwrite, as_json)
     raise typer.Exit({RIGHT: screen.HOLDS, BIASED: screen.FAILS}.get(found.verdict, screen.CANNOT_TELL))

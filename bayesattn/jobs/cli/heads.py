@@ -12,7 +12,7 @@ from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import cell, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
-from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import heads_figure
 from bayesattn.jobs.tables import losses_table
 from bayesattn.models.model import has_fixed_attention
@@ -53,7 +53,7 @@ def heads(
 
     Example: bayesattn heads hidden_markov --width 10 --remove
     """
-    screen.require_free_figure(figure, overwrite)
+    output.require_free_figure(figure, overwrite)
     positive_integer("--least", least)
     given = {"--width": width, "--temperature": temperature, "--data-seed": data_seed, "--out": out}
     case, folder, run = _opened(model, given)
@@ -78,7 +78,7 @@ def heads(
             screen.say(f"warning: {warning}", style="yellow")
         screen.say_where(f"run in {folder}")
     title = f"{case.name or model}, {case.size}"
-    screen.save_figure(lambda: heads_figure(found, paths, removal, title), figure, overwrite, as_json)
+    output.save_figure(lambda: heads_figure(found, paths, removal, title), figure, overwrite, as_json)
 
 
 def _opened(model: str, given: PlainDict) -> tuple[NetworkPosterior, Path, runs.Run | None]:
@@ -92,7 +92,7 @@ def _opened(model: str, given: PlainDict) -> tuple[NetworkPosterior, Path, runs.
         return run.model, Path(model), run
     width, temperature, data_seed, out = given.values()
     case = ba.load_model(model, width=width, temperature=temperature, seed=data_seed)
-    return case, out or screen.run_folder("heads", model, N=width, T=temperature, data=data_seed), None
+    return case, out or output.run_folder("heads", model, N=width, T=temperature, data=data_seed), None
 
 
 def _lost(

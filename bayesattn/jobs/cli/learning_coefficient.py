@@ -9,7 +9,7 @@ import bayesattn as ba
 from bayesattn._util.text import cells
 from bayesattn.checks import mixing
 from bayesattn.jobs import runs
-from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import learning_coefficient_figure
 
 COLUMNS = {
@@ -56,9 +56,9 @@ def learning_coefficient(
 
     Example: bayesattn learning-coefficient hidden_markov --width 10
     """
-    screen.require_free_figure(figure, overwrite)
+    output.require_free_figure(figure, overwrite)
     case = ba.load_model(model, width=width, seed=data_seed)
-    folder = out or screen.run_folder("learning-coefficient", model, N=width, data=data_seed)
+    folder = out or output.run_folder("learning-coefficient", model, N=width, data=data_seed)
     with screen.working("sampling", quiet=as_json) as bar:
         found = ba.learning_coefficient(
             case,
@@ -84,5 +84,5 @@ def learning_coefficient(
             screen.say(found.stopped)
         screen.say(found.fit.statement)
         screen.say_where(f"runs in {folder}")
-    screen.save_figure(lambda: learning_coefficient_figure(found), figure, overwrite, as_json)
+    output.save_figure(lambda: learning_coefficient_figure(found), figure, overwrite, as_json)
     raise typer.Exit(screen.HOLDS if found.fit.used else screen.CANNOT_TELL)

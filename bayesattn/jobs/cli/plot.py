@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bayesattn.errors import BayesattnError
-from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import KINDS
 from bayesattn.jobs.plots.run import figure_and_lacking
 from bayesattn.jobs.plots.style import checked_file, save
@@ -36,7 +36,7 @@ def plot(
     file = checked_file("--out", Path(f"{run.resolve().name}.png") if out is None else out, overwrite=True)
     if run.resolve() in file.resolve().parents:
         raise BayesattnError(f"--out must not be in the run, got {file}")
-    screen.refuse_to_overwrite(file, overwrite, folder=False)
+    output.refuse_to_overwrite(file, overwrite, folder=False)
     with screen.working("reading the run, drawing"):
         figure, missing = figure_and_lacking(run, [of.value for of in kind or ()] or None)
         save(figure, file, overwrite=overwrite)

@@ -7,7 +7,7 @@ from typing import Annotated
 import jax
 import typer
 
-from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.cli.compiled import LEAST_COMPILE_SECONDS
 from bayesattn.jobs.runs.folder import runs_in
 
@@ -28,7 +28,7 @@ def report(
     ):  # Set by `keep_compiled`, not by the user.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     paths = [run for folder in runs for run in runs_in(folder)]
-    screen.refuse_to_overwrite(out, overwrite, folder=False)
+    output.refuse_to_overwrite(out, overwrite, folder=False)
     with screen.working("reading runs, solving the theory, drawing"):
         page.report(paths, out, overwrite=overwrite)
     screen.say_where(f"report in {out}")

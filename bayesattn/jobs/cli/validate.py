@@ -20,7 +20,7 @@ from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.checks.scaling import Slope, remainder, scaling
 from bayesattn.checks.theory_predictions import predicted
 from bayesattn.checks.validation import Validation
-from bayesattn.jobs.cli import options, screen
+from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import validation_figure
 from bayesattn.jobs.tables import MOST_PATHS, Row, entry_row
 from bayesattn.models import Model
@@ -87,7 +87,7 @@ def validate(
 
     Example: bayesattn validate hidden_markov --width 10 --width 30
     """
-    folder = screen.results_folder("validate", model, out, figure, overwrite)
+    folder = output.results_folder("validate", model, out, figure, overwrite)
     positive("--margin", margin)
     usual = load_validate_table(model)
     settings = _settings(usual, sampler, parameterisation, chains, warmup, draws, seed)
@@ -112,7 +112,7 @@ def validate(
     seconds = time.perf_counter() - start
     slopes = {of: scaling(results, of) for of in DEVIATIONS}
     content = {"model": model, "seed": seed} | _content(results, slopes, curve, theory_seconds)
-    screen.save_results(folder, content, lambda: validation_figure(results, curve), figure, overwrite)
+    output.save_results(folder, content, lambda: validation_figure(results, curve), figure, overwrite)
     if as_json:
         screen.print_json(content)
     else:

@@ -5,7 +5,7 @@ block at most.
 """
 
 from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, under_way
-from bayesattn.jobs.runs.run import Run, blocks, is_run, overview
+from bayesattn.jobs.runs.run import Run, is_run, overview
 from bayesattn.jobs.runs.sampling import sample
 
-__all__ = ["FOLDER", "Run", "RunBusy", "RunError", "blocks", "is_run", "overview", "sample", "under_way"]
+__all__ = ["FOLDER", "Run", "RunBusy", "RunError", "is_run", "overview", "sample", "under_way"]

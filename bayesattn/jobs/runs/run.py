@@ -5,8 +5,7 @@ import tomllib
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,15 @@ import zarr
 from zarr.storage import LocalStore
 
 from bayesattn._util.extras import require
-from bayesattn._util.files import append_line, replace_file, require_new, user_path
+from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import digest
 from bayesattn._util.text import Described
 from bayesattn.errors import BayesattnError
-from bayesattn.jobs.runs import provenance, store
+from bayesattn.jobs.runs import log, provenance, store
+from bayesattn.jobs.runs.damage import first_damage
 from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, locked, runs_in
+from bayesattn.jobs.runs.stored_results import remembered
 from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.draws import stored
@@ -200,15 +201,7 @@ class Run(Described):
         """
         drawn = {} if self.first is None else {"first": self.drawn}
         about = about or {"of": self.stamp(), "by": DIAGNOSTICS_VERSION} | drawn
-        file = self.path / FOLDER / f"{name}.json"
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            stored = json.loads(file.read_text())
-            if stored["about"] == about | {"sum": digest(stored["value"])}:
-                return restore(stored["value"])
-        value = compute()
-        with suppress(OSError):  # On a read-only disk the result is computed each time.
-            replace_file(file, json.dumps({"about": about | {"sum": digest(value)}, "value": value}).encode())
-        return restore(value)
+        return remembered(self.path / FOLDER / f"{name}.json", about, compute, restore)
 
     def stamp(self) -> str:
         """Text that changes with the name, size or time of any file of draws, data or checkpoints."""
@@ -227,30 +220,12 @@ class Run(Described):
     def damage(self) -> str | None:
         """First damage, an array that is incomplete or unreadable, as a phrase; None if there is none.
 
-        Reads one chunk at a time, which verifies Zarr's checksum. Draws are checked up to the number that the checkpoints
-        state. Raises RunError if a checkpoint cannot be read.
+        Draws are checked up to the number that the checkpoints state. Raises RunError if a checkpoint cannot be read.
         """
         for chains in units(self.job):
             self.checkpoint(chains)
         kept = [max(0, (done - self.job.warmup) // self.job.thin) for done in self.done]
-        for name, array in store.arrays_of(self.root()).items():
-            for place in np.ndindex(array.cdata_shape):
-                where, count = name, None
-                if drawn := store.is_of_draws(array):
-                    chain, first = place[0], place[1] * array.chunks[1]
-                    count = min(array.chunks[1], kept[chain] - first)
-                    if count <= 0:
-                        continue
-                    where = f"{name} of chain {chain}, draws {first} to {first + count - 1},"
-                if not (self.path / name / array.metadata.encode_chunk_key(place)).is_file():
-                    return f"{where} is missing"
-                try:
-                    values = np.asarray(array.blocks[place])
-                except Exception as error:  # Zarr and its codecs raise various errors for damaged files.
-                    return f"{where} cannot be read: {type(error).__name__}: {error}"
-                if drawn and name.startswith("posterior/") and not np.isfinite(values[:, :count]).all():
-                    return f"{where} is missing in part"
-        return None
+        return first_damage(self.path, self.root(), kept)
 
     def extend(self, job: Job) -> None:
         """Extend the arrays for more draws; the root's zarr.json, with their number, is replaced last and atomically."""
@@ -292,7 +267,7 @@ class Run(Described):
             "seed": self.job.seed,
             "state": state,
             "progress": sum(done) / (self.job.chains * self.job.transitions),
-            "seconds": sum(event["seconds"] for event in blocks(events)),
+            "seconds": sum(event["seconds"] for event in log.blocks(events)),
             "error": events[-1].get("error") if state == "failed" else None,
             "diagnostics": self.diagnose().to_dict() if min(done) > self.job.warmup else None,
         }
@@ -315,20 +290,11 @@ class Run(Described):
 
     def log(self, **event: Any) -> None:
         """Append an event, with its time, to the run's log; only times and states are read from the log."""
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with suppress(IsADirectoryError):
-            append_line(self.path / FOLDER / "log.jsonl", json.dumps({"time": time} | event))
+        log.append(self.path / FOLDER, event)
 
     def events(self) -> list[PlainDict]:
         """Events of the log: starts with their environment, blocks with their wall time in seconds, ends."""
-        events = []
-        with suppress(OSError):
-            for line in (self.path / FOLDER / "log.jsonl").read_text(errors="replace").splitlines():
-                with suppress(ValueError, RecursionError):  # A line may be cut short.
-                    event = json.loads(line)
-                    if isinstance(event, dict) and isinstance(event.get("event"), str):
-                        events.append(event)
-        return events
+        return log.events(self.path / FOLDER)
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
@@ -348,13 +314,6 @@ class Run(Described):
 def _damage(path: Path, stamp: str) -> str | None:
     """Damage of the run at a path as a phrase, or None; cached while the stamp of its files is the same."""
     return Run(path).damage()
-
-
-def blocks(events: list[PlainDict]) -> list[PlainDict]:
-    """Events of blocks with valid entries."""
-    kinds = {"seconds": int | float, "steps": int | float, "chains": list}
-    found = [event for event in events if event["event"] == "block"]
-    return [event for event in found if all(isinstance(event.get(name), kind) for name, kind in kinds.items())]
 
 
 def is_run(path: str | Path) -> bool:
