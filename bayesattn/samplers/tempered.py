@@ -18,8 +18,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
-from jax.scipy.special import erfinv
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 from numpyro.infer import MCMC, init_to_sample
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn, initialize_model
@@ -27,12 +26,20 @@ from numpyro.infer.util import constrain_fn, initialize_model
 from bayesattn._util.checks import positive, positive_integer
 from bayesattn.errors import BayesattnError
 from bayesattn.samplers.adapter import MOST_ENERGY_ERROR, statistics_of
+from bayesattn.samplers.ladder import (
+    Adapted,
+    Replicas,
+    Seen,
+    added_to_statistics,
+    empty_statistics,
+    even_powers,
+    metrics,
+)
 from bayesattn.samplers.pilot import draws_prior, potential, prior_draw, suited_replicas
+from bayesattn.samplers.replicas import PerReplica, at_prior, each_of, exchanges, trajectory
 
 AUTO = "auto"
 """Value of `replicas` for as many as the barrier of a pilot asks for (`suited_replicas`)."""
-MOST_LEAPFROG_STEPS = 64
-"""Leapfrog steps of the longest trajectory: exchanges move a replica far, long trajectories do not."""
 LARGEST_DENSE_METRIC = 100
 """Largest number of coordinates for which each replica has a dense metric; in more, it has a scale per coordinate."""
 JITTER = 0.3
@@ -49,8 +56,6 @@ Powers and metrics are updated at the end of each window; in the rest of warm-up
 SHORTEST_WINDOW = 10
 LEAST_POWER = 1e-3
 """Second lowest power of the first ladder."""
-TRANSITIONS_PER_DRAW = 3
-"""Assumed number of transitions per independent draw, for the shrinkage of a metric's correlations."""
 
 FIELDS = {
     "adapt_state.powers": "powers",
@@ -60,37 +65,8 @@ FIELDS = {
     "restarts": "restarts",
 }
 """Fields of a state that `bayesattn.tempering` reads, and their names among the sample statistics of draws."""
-
-Replicas = Float[Array, "replica coordinate"]
-PerReplica = Float[Array, " replica"]
-
-
-class Seen(NamedTuple):
-    """Statistics of the transitions in a warm-up window: mean position, sum of products, sum of exchange probabilities."""
-
-    count: Int[Array, ""]
-    mean: Replicas
-    products: Array
-    exchanged: Float[Array, " neighbours"]
-
-
-class Adapted(NamedTuple):
-    """Powers of the likelihood, and step sizes and metrics of their replicas: S^{1/2}, or a scale of each coordinate.
-
-    `step_size` is the step size of the replica at power 1.
-    """
-
-    powers: PerReplica
-    step_sizes: PerReplica
-    scales: Array
-
-    @property
-    def step_size(self) -> Float[Array, ""]:
-        """Step size of the replica at power 1."""
-        return self.step_sizes[0]
-
-
 AT_ONE, RETURNING, FROM_ZERO = 1, 2, 3
+"""Where a replica was last, in `TemperedState.visited`."""
 
 
 class TemperedState(NamedTuple):
@@ -255,7 +231,7 @@ class Tempered(MCMCKernel):
             round_trips=jnp.array(0),
             restarts=jnp.array(0),
             adapt_state=Adapted(powers, jnp.full(count, self.step_size), scales),
-            seen=_empty_statistics(shape),
+            seen=empty_statistics(shape),
             rng_key=key,
         )
 
@@ -273,14 +249,14 @@ class Tempered(MCMCKernel):
 
         length_key, *keys = jax.random.split(move_key, count + 1)
         length = self.length * jax.random.uniform(length_key, minval=1 - JITTER, maxval=1 + JITTER)
-        move = partial(_trajectory, energy, length)
+        move = partial(trajectory, energy, length)
         moving = count - self.draws_prior
-        moves = _each(move, jax.tree.map(lambda leaf: leaf[:moving], (jnp.stack(keys), state.replicas, *tuned)))
+        moves = each_of(move, jax.tree.map(lambda leaf: leaf[:moving], (jnp.stack(keys), state.replicas, *tuned)))
         if self.draws_prior:
             sites = prior_draw(self._program, keys[-1], *model_args, **kwargs)
-            drawn = _at_prior(energy, ravel_pytree(sites)[0], state.replicas[-1])
+            drawn = at_prior(energy, ravel_pytree(sites)[0], state.replicas[-1])
             moves = jax.tree.map(lambda several, one: jnp.append(several, one[None], axis=0), moves, drawn)
-        order, probability = _exchanges(exchange_key, tuned.powers, moves.log_likelihood, state.i)
+        order, probability = exchanges(exchange_key, tuned.powers, moves.log_likelihood, state.i)
         replicas = moves.position[order]
         value, gradient = jax.value_and_grad(energy)(replicas[0], tuned.powers[0])
         warming = state.i < self.warmup
@@ -311,16 +287,16 @@ class Tempered(MCMCKernel):
 
     def _adapted(self, accepted: PerReplica, exchanged: Array, state: TemperedState) -> TemperedState:
         """State with step sizes adapted and, at the end of a window, powers and metrics as well."""
-        tuned, seen = state.adapt_state, _added_to_statistics(state.seen, state.replicas, exchanged)
+        tuned, seen = state.adapt_state, added_to_statistics(state.seen, state.replicas, exchanged)
         if self.adapt_step_size:
             # Robbins and Monro (1951), restarted in each window; the first changes are small enough to be corrected later.
             change = (accepted - self.target_accept_prob) * (seen.count + 4.0) ** -0.6
             tuned = tuned._replace(step_sizes=tuned.step_sizes * jnp.exp(change))
 
         def renewed(tuned: Adapted, seen: Seen) -> tuple[Adapted, Seen]:
-            powers = _even_powers(tuned.powers, 1 - seen.exchanged / seen.count)
-            scales = _metrics(seen) if self.adapt_mass_matrix else tuned.scales
-            return Adapted(powers, tuned.step_sizes, scales), _empty_statistics(seen.products.shape)
+            powers = even_powers(tuned.powers, 1 - seen.exchanged / seen.count)
+            scales = metrics(seen) if self.adapt_mass_matrix else tuned.scales
+            return Adapted(powers, tuned.step_sizes, scales), empty_statistics(seen.products.shape)
 
         ended = jnp.any(state.i == self._ends)
         tuned, seen = jax.lax.cond(ended, renewed, lambda *same: same, tuned, seen)
@@ -355,116 +331,3 @@ def checked_replicas(name: str, value: object) -> int | str:
 def _is_one(key: Array) -> bool:
     """Whether an array of keys is one key, of either of JAX's two forms."""
     return key.ndim == (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1)
-
-
-def _each(function: Callable, items: PyTree[Array]) -> PyTree[Array]:
-    """Results of a function of each item: one after the other on a CPU, in one batch elsewhere.
-
-    Trajectories differ in their number of steps, and a batch takes as many as the longest.
-    """
-    return jax.lax.map(function, items) if jax.default_backend() == "cpu" else jax.vmap(function)(items)
-
-
-class _Moved(NamedTuple):
-    """Result of a trajectory: next position, its log likelihood, acceptance probability, energy error and cost."""
-
-    position: Float[Array, " coordinate"]
-    log_likelihood: Float[Array, ""]
-    accept_prob: Float[Array, ""]
-    energy_error: Float[Array, ""]
-    gradients: Int[Array, ""]
-
-
-_Leap = tuple[Array, Array, tuple[Array, tuple[Array, Array]]]
-"""Position, momentum, and the potential with its slopes in position and power."""
-
-
-def _at_prior(potential: Callable, drawn: Array, before: Array) -> _Moved:
-    """Move of the replica at power 0 to a draw from the prior; it stays if the draw is at an edge of a site's support."""
-    position = jnp.where(jnp.all(jnp.isfinite(drawn)), drawn, before)
-    value, slope = jax.jvp(partial(potential, position), (jnp.ones(()),), (jnp.ones(()),))
-    log_likelihood = jnp.where(jnp.isfinite(value), -slope, -jnp.inf)
-    return _Moved(position, log_likelihood, jnp.ones(()), jnp.zeros(()), jnp.array(1))
-
-
-def _trajectory(potential: Callable, length: Array, arguments: tuple[Array, ...]) -> _Moved:
-    """Hamiltonian trajectory of a replica, from (key, position, power, step size, scale), with Metropolis acceptance."""
-    key, start, power, step, scale = arguments
-    momentum_key, accept_key = jax.random.split(key)
-    times, transposed = (jnp.matmul, scale.T) if scale.ndim == 2 else (jnp.multiply, scale)
-    # The potential is linear in the power: its slope is minus the log likelihood.
-    sloped = jax.value_and_grad(potential, argnums=(0, 1))
-
-    def leap(_: Array, at: _Leap) -> _Leap:
-        position, momentum, (_, (gradient, _)) = at
-        momentum = momentum - step / 2 * times(transposed, gradient)
-        position = position + step * times(scale, momentum)
-        value_and_slopes = sloped(position, power)
-        return position, momentum - step / 2 * times(transposed, value_and_slopes[1][0]), value_and_slopes
-
-    leaps = jnp.clip(jnp.ceil(length / step), 1, MOST_LEAPFROG_STEPS).astype(int)
-    momentum = jax.random.normal(momentum_key, start.shape)
-    begin = sloped(start, power)
-    position, turned, end = jax.lax.fori_loop(0, leaps, leap, (start, momentum, begin))
-    error = end[0] - begin[0] + (turned @ turned - momentum @ momentum) / 2
-    error = jnp.where(jnp.isfinite(error), error, jnp.inf)
-    accept_prob = jnp.exp(-jnp.maximum(error, 0))
-    accepted = jax.random.uniform(accept_key) < accept_prob
-    position, slope = (jnp.where(accepted, *pair) for pair in ((position, start), (end[1][1], begin[1][1])))
-    return _Moved(position, -slope, accept_prob, error, leaps + 1)
-
-
-def _exchanges(
-    key: Key[Array, ""], powers: PerReplica, log_likelihoods: PerReplica, transition: Int[Array, ""]
-) -> tuple[Int[Array, " replica"], Float[Array, " neighbours"]]:
-    """Replica that each power has next, and acceptance probability of the exchange of each pair of neighbours.
-
-    Exchanges of pairs with an even first index are proposed in even transitions, those with an odd one in odd transitions.
-    """
-    differences = jnp.diff(log_likelihoods)
-    # NaN is the difference of two likelihoods of 0.
-    probability = jnp.exp(jnp.minimum((powers[:-1] - powers[1:]) * jnp.nan_to_num(differences, nan=-jnp.inf), 0.0))
-    proposed: Bool[Array, " neighbours"] = jnp.arange(len(probability)) % 2 == transition % 2
-    moved = (proposed & (jax.random.uniform(key, probability.shape) < probability)).astype(int)
-    return jnp.arange(len(powers)).at[:-1].add(moved).at[1:].add(-moved), probability
-
-
-def _even_powers(powers: PerReplica, rejected: Float[Array, " neighbours"]) -> PerReplica:
-    """Powers between which exchanges are rejected equally often (Syed et al. 2022, section 5.1).
-
-    Distances between powers add up, rejections near 1 do not: of normal log likelihoods, a rejection r is a distance
-    erfinv(r). The sum from power 1 down is interpolated linearly in the fourth root of the power, which resolves powers near
-    0, the prior.
-    """
-    distances = erfinv(jnp.clip(rejected, 1e-3, 1 - 1e-6))
-    barrier = jnp.append(0.0, jnp.cumsum(distances))
-    roots = jnp.interp(jnp.linspace(0.0, 1.0, len(powers)) * barrier[-1], barrier, powers**0.25)
-    return (roots**4).at[0].set(1.0).at[-1].set(0.0)
-
-
-def _empty_statistics(shape: tuple[int, ...]) -> Seen:
-    return Seen(jnp.array(0), jnp.zeros(shape[:2]), jnp.zeros(shape), jnp.zeros(shape[0] - 1))
-
-
-def _added_to_statistics(seen: Seen, replicas: Replicas, exchanged: Array) -> Seen:
-    """Statistics of a window with one more transition, by Welford's recursion."""
-    count = seen.count + 1
-    before = replicas - seen.mean
-    mean = seen.mean + before / count
-    after = replicas - mean
-    dense = seen.products.ndim == 3
-    products = before[:, :, None] * after[:, None, :] if dense else before * after
-    return Seen(count, mean, seen.products + products, seen.exchanged + exchanged)
-
-
-def _metrics(seen: Seen) -> Array:
-    """S^{1/2} of each replica, with S the covariance in a window, shrunk towards its diagonal; or standard deviations."""
-    covariance = seen.products / jnp.maximum(seen.count - 1, 1)
-    if covariance.ndim == 2:
-        return jnp.sqrt(jnp.maximum(covariance, jnp.finfo(float).tiny))
-    size = covariance.shape[-1]
-    shrinkage = size / (size + seen.count / TRANSITIONS_PER_DRAW)
-    diagonal = covariance * jnp.eye(size)
-    shrunk = covariance + shrinkage * (diagonal - covariance)
-    # The jitter keeps the scale of a replica that has not moved above 0.
-    return jax.lax.map(jnp.linalg.cholesky, shrunk + 1e-12 * jnp.eye(size))

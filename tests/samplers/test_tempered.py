@@ -24,7 +24,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.questions import calibration
-from bayesattn.samplers import Tempered, pilot, tempered
+from bayesattn.samplers import Tempered, ladder, pilot, replicas
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
 from tests.statistics import agree, likely, near
 from tests.test_runs import StopAfter
@@ -76,7 +76,7 @@ def test_neighbours_exchange_places_by_the_ratio_of_their_likelihoods():
     """Exchanged in turns: even pairs, then odd ones, each with probability exp((b - b') (l' - l)) at most 1."""
     powers, logs = np.array([1.0, 0.5, 0.2, 0.0]), np.array([-2.0, -1.0, -1000.0, 3.0])
     for transition, expected in ((0, [1, 0, 3, 2]), (1, [0, 1, 2, 3])):
-        order, probability = jax.jit(tempered._exchanges)(jax.random.key(0), powers, logs, transition)
+        order, probability = jax.jit(replicas.exchanges)(jax.random.key(0), powers, logs, transition)
         np.testing.assert_array_equal(order, expected)
         np.testing.assert_allclose(probability, [1.0, np.exp(-299.7), 1.0])
 
@@ -84,7 +84,7 @@ def test_neighbours_exchange_places_by_the_ratio_of_their_likelihoods():
 @pytest.mark.parametrize("length", [1e-9, 3.0])
 def test_a_trajectory_says_how_many_gradients_it_took(length):
     """One at its beginning and one a leap, of which there is at least one."""
-    trajectory = jax.jit(partial(tempered._trajectory, lambda position, _: position @ position / 2))
+    trajectory = jax.jit(partial(replicas.trajectory, lambda position, _: position @ position / 2))
     moved = trajectory(length, (jax.random.key(1), np.zeros(3), 1.0, 0.4, np.ones(3)))
     assert moved.gradients == 1 + max(1, np.ceil(length / 0.4))
 
@@ -291,7 +291,7 @@ def test_evidence_in_900_dimensions():
 
 
 def test_powers_are_placed_where_exchanges_are_rejected_equally_often():
-    powers, even = np.array([1.0, 0.5, 0.25, 0.0]), jax.jit(tempered._even_powers)
+    powers, even = np.array([1.0, 0.5, 0.25, 0.0]), jax.jit(ladder.even_powers)
     np.testing.assert_allclose(even(powers, np.full(3, 0.4)), powers, atol=1e-12)
     crowded = even(powers, np.array([0.9, 0.1, 0.1]))
     assert crowded[0] == 1
