@@ -97,7 +97,14 @@ questions.reference.truth.Truth.open tasks.pretrained.from_transformers
 tasks.pretrained.activations.Store.new
 """
 """Functions whose paths went through `user_path` before, are made by the package, or need PyTorch; whole modules."""
-OWN_MODULES = ("jobs.runs.store", "jobs.sweep.execute")
+OWN_MODULES = (
+    "jobs.report.verdicts",
+    "jobs.runs.damage",
+    "jobs.runs.log",
+    "jobs.runs.store",
+    "jobs.runs.stored_results",
+    "jobs.sweep.execute",
+)
 
 
 def functions_of_paths():
