@@ -39,6 +39,48 @@ def test_the_file_that_is_written_passes_its_own_check_and_its_model_is_that_of_
     assert load_validate_table("mine.toml") == tables.ValidateTable()
 
 
+def tokens_and_matrices(part, examples, rng):
+    """Tokens, a mask, and attention of two layers that leaves out padding."""
+    mask = np.arange(5) < rng.integers(2, 6, (examples, 1))
+    found = {"inputs": rng.normal(size=(examples, 5, 3)), "mask": mask, "labels": rng.choice([-1.0, 1.0], examples)}
+    for layer in (1, 2):
+        weights = rng.random((examples, 2, 5, 5)) * mask[:, None, None, :]
+        found[f"matrices_{layer}"] = weights / weights.sum(-1, keepdims=True)
+    return {part + name: array for name, array in found.items()}
+
+
+def test_a_file_may_hold_tokens_and_attention_matrices(command, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = tokens_and_matrices("", 6, rng) | tokens_and_matrices("test_", 4, rng)
+    command("init", "mine.toml")
+    file = tmp_path / "mine.toml"
+    text = file.read_text().replace("# skips = [1.0,", "skips = [0.0,")
+    file.write_text(text.replace('# readout = "last"', 'readout = "first"'))
+    np.savez("mine.npz", **arrays)
+    model = ba.load_model("mine.toml")
+    for part, found in (("", model.path_inputs), ("test_", model.test_path_inputs)):
+        matrices = [arrays[f"{part}matrices_{layer}"] for layer in (1, 2)]
+        made = ba.attention.paths_from_matrices(
+            arrays[f"{part}inputs"], matrices, "first", arrays[f"{part}mask"], [False, True]
+        )
+        np.testing.assert_array_equal(found, made)
+    np.testing.assert_array_equal(model.test_labels, arrays["test_labels"])
+    either = "task.file must hold either path_inputs or all of inputs, matrices_1, matrices_2, got "
+    for changed, message in (
+        ({"matrices_2": None}, either),
+        ({"path_inputs": np.ones((6, 6, 3))}, either),
+        (
+            {"matrices_2": 2 * arrays["matrices_2"]},
+            "task.file, with matrices[0] for matrices_1 and so on: matrices[1] must have",
+        ),
+        ({"matrices_3": arrays["matrices_2"]}, "task.file may hold path_inputs, labels, inputs, "),
+        ({"labels": None}, "task.file must hold labels, got only"),
+    ):
+        np.savez("mine.npz", **{name: array for name, array in (arrays | changed).items() if array is not None})
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            ba.load_model("mine.toml")
+
+
 @pytest.mark.filterwarnings("always::UserWarning")
 def test_check_says_what_is_wrong_in_a_sentence_and_what_is_doubtful(command, tmp_path):
     command("init", "mine.toml")

@@ -8,17 +8,17 @@ from typing import Any
 from bayesattn import tasks
 from bayesattn._util.checks import number, shown, suggestion
 from bayesattn._util.files import user_path
-from bayesattn._util.input_files import read_arrays, read_toml, regular_file
+from bayesattn._util.input_files import read_toml, regular_file
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
-from bayesattn.dataset import Dataset
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import BY_NAME
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.stored_model import plain_table
+from bayesattn.tasks.arrays import data_of
 from bayesattn.tasks.tables import ArraysTable, ModelTable, ValidateTable, unknown_key, validated
 
 FOLDER = Path(__file__).parent
@@ -188,15 +188,17 @@ def _of_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
         raise BayesattnError(
             'architecture.heads must be given with task name = "arrays", such as heads = [2, 2], got none'
         )
+    arch = _architecture(table, table.architecture.heads, table.architecture.outputs)
     arrays: PlainDict = {}
     if task.file is not None:
-        arrays = _arrays(file.parent / user_path("task.file", task.file), whole=task.statistics is None)
+        path = file.parent / user_path("task.file", task.file)
+        arrays = data_of(path, arch, task.readout, training=task.statistics is None)
     if task.statistics is not None:
         stored = file.parent / user_path("task.statistics", task.statistics)
         stored = regular_file("task.statistics", stored, "a file that bayesattn.Dataset wrote")
         arrays["compressed"] = Compressed.open(stored)
     return Model(
-        architecture=_architecture(table, table.architecture.heads, table.architecture.outputs),
+        architecture=arch,
         likelihood=BY_NAME[table.observation](table.temperature),
         head_names=task.head_names,
         output_names=task.output_names,
@@ -204,22 +206,3 @@ def _of_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
         task=task.model_dump(),
         **arrays,
     )
-
-
-def _arrays(path: Path, whole: bool) -> PlainDict:
-    """Arrays of an .npz: all data of a model if `whole`, else without the training data, which are then refused."""
-    path = regular_file("task.file", path, "an .npz of path inputs and labels")
-    training = ("path_inputs", "labels")
-    known = [f.name for f in dataclasses.fields(Dataset) if f.name.endswith(("inputs", "labels"))]
-    known = [name for name in known if whole or name not in training]
-    if path.suffix != ".npz":
-        raise BayesattnError(f"task.file must be an .npz of path inputs and labels, got {path}")
-    arrays = read_arrays("task.file", path)
-    for key in arrays.keys() - set(known):
-        beside = "" if whole or key not in training else " beside task.statistics"
-        raise BayesattnError(
-            f"task.file may hold {', '.join(known)}{beside}, got {shown(key)} in {path}{suggestion(key, known)}"
-        )
-    for key in set(training) - arrays.keys() if whole else ():
-        raise BayesattnError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
-    return arrays

@@ -43,14 +43,15 @@ class ArchitectureTable(Table):
 
 
 class ArraysTable(Table):
-    """Table [task] with name = "arrays": an .npz with path_inputs, labels and optional test_path_inputs, test_labels.
+    """Table [task] with name = "arrays": an .npz with path_inputs, or tokens and attention matrices, and labels.
 
-    `statistics`, a file written by `bayesattn.Dataset`, replaces path_inputs and labels.
+    `readout` is the token that is read out. `statistics`, a file written by `bayesattn.Dataset`, replaces training data.
     """
 
     name: Literal["arrays"]
     file: str | None = None
     statistics: str | None = None
+    readout: Literal["last", "first", "mean", "all"] = "last"
     output_names: list[str] | None = None
     head_names: list[list[str]] | None = None
 
