@@ -20,7 +20,7 @@ from bayesattn.jobs import plots
 from bayesattn.jobs.plots.run import Names, names_of
 from bayesattn.joining import concat
 from bayesattn.models.arviz import axes, axis_names, data_groups
-from bayesattn.models.draws import order_parameters_of
+from bayesattn.models.draws import has_repeats, order_parameters_of
 from bayesattn.models.stored_model import ATTRIBUTE, described
 from tests.zoo import LIGHT, QUICK
 from tests.zoo import model as zoo_model
@@ -173,6 +173,16 @@ TAKE_DRAWS = {
     "figure": lambda model, draws: plots.run_figure(draws),
     "theory figure": lambda model, draws: plots.validation_figure(draws),
 } | OF_BOTH
+
+
+def test_a_replica_that_comes_back_is_no_repetition():
+    """Of 1000 draws 4 are as one before, as under tempering, and as many are rejected."""
+    values = np.random.default_rng(0).normal(size=(2, 1000))
+    values[0, 4:800:200] = values[0, 2:800:200]
+    values[1, 7:800:200] = values[1, 6:800:200]
+    assert not has_repeats(values)
+    assert has_repeats(np.concatenate([values, values[:1]]))
+    assert has_repeats(np.concatenate([values, values[:, :50]], axis=1))
 
 
 def test_draws_that_do_not_belong_together_are_refused(model, several, latent):

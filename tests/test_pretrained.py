@@ -152,6 +152,6 @@ def test_components_must_be_there():
     with pytest.raises(BayesattnError, match="features must be a whole number of at most 6, got 7"):
         attention.principal_components(inputs, 7, mask)
     with pytest.raises(BayesattnError, match="inputs must hold tokens that differ, got equal ones"):
-        attention.principal_components(np.ones((2, 3, 4)), 2)
+        attention.principal_components(np.full((2, 3, 4), 0.1), 2)
     with pytest.raises(BayesattnError, match=r"inputs must have shape \(examples, tokens, 6\)"):
         attention.principal_components(inputs, 2, mask)(np.ones((2, 3, 4)))

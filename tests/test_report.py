@@ -21,7 +21,7 @@ from bayesattn.checks.theory_predictions import predicted
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import report, tables
 from bayesattn.jobs.plots.style import ON_DARK, ON_LIGHT, palette
-from bayesattn.jobs.report import figures, stored_theory, verdicts
+from bayesattn.jobs.report import figures, sections, stored_theory, verdicts
 from bayesattn.joining import concat
 from bayesattn.models import LatentModel
 from bayesattn.questions import exchangeable
@@ -365,6 +365,15 @@ def test_runs_that_keep_neither_u_nor_z_are_reported_without_a_comparison(page, 
     assert "Does the theory hold at N = 3?" in text
     assert "The draws were not compared with the theory: the run keeps no draws of U." in text
     assert "The draws were not compared with the exact posterior: the run keeps no draws of z." in text
+
+
+def test_a_run_that_is_still_sampled_is_reported_by_the_same_draws_throughout(page, unpainted, tmp_path, monkeypatch):
+    run = runs.Run(shutil.copytree(page.parent / "N3<", tmp_path / "a"))
+    monkeypatch.setattr(runs.Run, "done", property(lambda each: [each.job.warmup + next(grows)] * each.job.chains))
+    grows, seen = iter(range(50, 10_000)), []
+    monkeypatch.setattr(report, "section", lambda *given: seen.append(given[2]) or sections.section(*given))
+    report.report([run.path], tmp_path / "page.html")
+    assert {seen[0].draws()["posterior"].sizes["draw"], seen[0].drawn} == {seen[0].first}
 
 
 def test_runs_that_cannot_be_joined_are_not_pooled(zoo):

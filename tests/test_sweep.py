@@ -101,6 +101,10 @@ def test_a_list_is_crossed_with_the_grid(file):
         (SWEEP.replace("small", "large"), r"width=4,seed=0: model must be a .toml file, got .* which is not there"),
         (SWEEP + "[grid.task]\nnoize = [1.0]", "width=4,seed=0,noize=1: task.noize is unknown: expected one of name"),
         (SWEEP + "[[runs]]\nseed = 3", r"seed must be either in \[grid\] or in \[\[runs\]\], got both"),
+        (
+            SWEEP + "[grid.options]\nstep_size = [0.1]\n[[runs]]\noptions.step_size = 0.2",
+            r"options.step_size must be either in \[grid\] or in \[\[runs\]\], got both",
+        ),
         (SWEEP.replace("draws = 100", 'draws = 100\nsampler = "gibbs"'), "width=4,seed=0: sampler must be one of"),
         (SWEEP.replace("= 100", "= 0"), "width=4,seed=0: draws must be a whole number of at least 1, got 0"),
         (SWEEP + '[cluster]\nkind = "moon"\njobs = 1', "cluster.kind: Input should be 'slurm', 'pbs', .*got 'moon'"),
@@ -119,6 +123,17 @@ def test_a_model_whose_files_change_is_read_again(file, tmp_path):
     assert (before.temperature, run.model().temperature) == (0.5, 0.25)
     np.savez(tmp_path / "arrays.npz", path_inputs=before.path_inputs, labels=-before.labels)
     np.testing.assert_array_equal(run.model().labels, -before.labels)
+
+
+def test_a_run_of_other_settings_is_not_complete(file, tmp_path):
+    first, *_ = planned(file, ONE_PROGRAM)
+    runs.sample(first.model(), first.out, **vars(first.job))
+    assert first.state == "complete"
+    changed = sweep.Sweep(file(ONE_PROGRAM.replace("steps = 2", "steps = 3")))
+    assert changed.runs[0].state == "different"
+    row = sweep.results(changed).iloc[0]
+    assert row["state"] == "failed"
+    assert "holds a run with options = {'steps': 2}, got {'steps': 3}" in row["error_message"]
 
 
 def test_a_client_is_not_the_default_of_dask():

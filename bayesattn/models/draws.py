@@ -45,6 +45,8 @@ ORDER_PARAMETER_AXES = (*CHAIN_AXES, "path", "other_path")
 DRAW_VARIABLES = ("order_parameter", "latent", "prediction", "bartlett", "readout", "lp", "energy", "diverging")
 """Variables of draws that functions of this package read."""
 JOINED_KEY = "joined"
+REPEATED_SHARE = 0.01
+"""Share of draws above which those that occur twice are taken for the same draws."""
 """Key in the description of joined trees: original seed and chain of each chain."""
 BLOCK_ENTRIES = 2**22
 """Most entries of a variable that are checked at a time: 32 MiB."""
@@ -280,10 +282,13 @@ def fewest_round_trips(tree: "xr.DataTree") -> float:
 
 
 def has_repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
-    """Whether a number occurs twice, except in consecutive draws, which repeat when a sampler rejects."""
+    """Whether more than `REPEATED_SHARE` of the numbers occur twice, except in consecutive draws.
+
+    Those repeat when a sampler rejects; and under tempering a replica that was exchanged may come back where it was.
+    """
     moved = np.ones(values.shape, bool)
     moved[:, 1:] = values[:, 1:] != values[:, :-1]
-    return len(np.unique(values[moved])) < np.sum(moved)
+    return len(np.unique(values[moved])) < (1 - REPEATED_SHARE) * np.sum(moved)
 
 
 def order_parameters_of(

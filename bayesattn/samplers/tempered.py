@@ -135,6 +135,7 @@ class Tempered(MCMCKernel):
     ):
         self._program = program
         self.replicas = checked_replicas("replicas", replicas)
+        self._pilot: tuple[list, int] | None = None
         self.length, self.step_size = positive("length", length), positive("step_size", step_size)
         self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
         self.target_accept_prob = positive("target_accept_prob", target_accept_prob)
@@ -189,28 +190,36 @@ class Tempered(MCMCKernel):
         Raises ValueError if `replicas` is "auto" while JAX traces, as `numpyro.infer.MCMC` does with parallel chains.
         """
         kwargs = model_kwargs or {}
-        if self.replicas == AUTO:
-            if isinstance(rng_key, Tracer):
-                raise BayesattnError(
-                    "replicas must be a number if chains run in parallel, since a pilot finds it before them, got 'auto':"
-                    " take chain_method='vectorized' or 'sequential'"
-                )
-            first = rng_key if _is_one(rng_key) else rng_key[0]
-            self.replicas = suited_replicas(self._program, first, *model_args, **kwargs)
+        count = self.replicas if self.replicas != AUTO else self._suited(rng_key, model_args, kwargs)
         self.draws_prior, self.warmup = draws_prior(self._program, *model_args, **kwargs), num_warmup
         lengths = [max(SHORTEST_WINDOW, int(share * num_warmup)) for share in WINDOWS]
         self._ends = np.array([end for end in accumulate(lengths) if end < num_warmup] or [-1])
-        start = partial(self._start, args=model_args, kwargs=kwargs)
+        start = partial(self._start, count=int(count), args=model_args, kwargs=kwargs)
         return jax.jit(start if _is_one(rng_key) else jax.vmap(start))(rng_key, init_params)
 
-    def _start(self, key: Key[Array, ""], z: PyTree[Array] | None, args: tuple, kwargs: dict) -> TemperedState:
+    def _suited(self, rng_key: Array, args: tuple, kwargs: dict) -> int:
+        """Number of replicas by a pilot before the first chain, and again where the arguments are others."""
+        if isinstance(rng_key, Tracer):
+            raise BayesattnError(
+                "replicas must be a number if chains run in parallel, since a pilot finds it before them, got 'auto':"
+                " take chain_method='vectorized' or 'sequential'"
+            )
+        arguments = jax.tree.leaves((args, kwargs))
+        if self._pilot is None or [*map(id, self._pilot[0])] != [*map(id, arguments)]:
+            first = rng_key if _is_one(rng_key) else rng_key[0]
+            self._pilot = arguments, suited_replicas(self._program, first, *args, **kwargs)
+        return self._pilot[1]
+
+    def _start(
+        self, key: Key[Array, ""], z: PyTree[Array] | None, count: int, args: tuple, kwargs: dict
+    ) -> TemperedState:
         """State of one chain before the first step, at `z` or else at a draw from the prior."""
         key, program_key = jax.random.split(key)
         if z is None:
             z = initialize_model(
                 program_key, self._program, init_strategy=init_to_sample, model_args=args, model_kwargs=kwargs
             ).param_info.z
-        flat, count = ravel_pytree(z)[0], int(self.replicas)
+        flat = ravel_pytree(z)[0]
         shape = (count, flat.size, flat.size) if flat.size <= LARGEST_DENSE_METRIC else (count, flat.size)
         powers = jnp.append(jnp.geomspace(1.0, LEAST_POWER, count - 1), 0.0)
         scales = jnp.broadcast_to(jnp.eye(flat.size) if len(shape) == 3 else jnp.ones(flat.size), shape)

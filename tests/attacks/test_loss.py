@@ -20,6 +20,7 @@ import pytest
 import xarray as xr
 import zarr
 
+import bayesattn as ba
 from bayesattn import runs
 from bayesattn.jobs.runs import folder, provenance, store
 from bayesattn.models import LatentModel
@@ -470,6 +471,36 @@ def test_the_old_run_stays_until_the_new_one_is_complete(model, run):
     assert names(run.parent) == ["run"]
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()], ids=lambda e: type(e).__name__
+)
+def test_what_cannot_be_read_for_a_while_is_not_damaged(model, run, monkeypatch, error):
+    """Nobody is told to draw it again, and a replacement that was begun stays."""
+    interrupted(model, run, 60, **JOB | {"seed": 4}, overwrite=True)
+    begun = contents(runs.under_way(run))
+    for owner, name in ((np, "load"), (zarr.Array, "blocks"), (Path, "read_text")):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                owner, name, Mock(side_effect=error) if name != "blocks" else property(Mock(side_effect=error))
+            )
+            for use in (
+                lambda: runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True),
+                lambda: runs.Run(run).draws(),
+            ):
+                with pytest.raises(type(error)):
+                    use()
+    assert contents(runs.under_way(run)) == begun
+    assert runs.Run(runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True).path).job.seed == 4
+
+
+def test_a_failure_of_any_kind_is_in_the_log(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("bayesattn.jobs.runs.sampling.advance", Mock(side_effect=RuntimeError("out of memory")))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        runs.sample(model, tmp_path / "run", **JOB)
+    [row] = runs.overview(tmp_path)
+    assert (row["state"], row["error"]) == ("failed", "out of memory")
+
+
 def test_a_link_is_followed(model, whole, run):
     (run.parent / "link").symlink_to(run)
     (run.parent / "dangling").symlink_to(run.parent / "far" / "away")
@@ -807,6 +838,14 @@ def test_a_run_of_a_latent_model_is_not_that_of_a_nameless_network(model, tmp_pa
     store.create(tmp_path / "run", latent, job, block_runner.plan(latent, job))
     with pytest.raises(runs.RunError, match="holds a run with parameterisation = latent, got path"):
         runs.sample(model.replace(head_names=None), tmp_path / "run", **JOB)
+
+
+def test_a_run_of_numbers_is_not_that_of_classes(model, tmp_path):
+    """The table of a model has no entry of a Gaussian likelihood."""
+    numbers, job = model.replace(labels=np.sign(model.labels)), job_module.Job.of(**JOB)
+    store.create(tmp_path / "run", numbers, job, block_runner.plan(numbers, job))
+    with pytest.raises(runs.RunError, match="holds a run with observation = None, got categorical"):
+        runs.sample(numbers.replace(likelihood=ba.Categorical(numbers.temperature)), tmp_path / "run", **JOB)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS], ids=errno.errorcode.get)

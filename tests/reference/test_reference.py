@@ -98,6 +98,7 @@ def test_right_draws_are_right_and_few_cannot_tell(draws):
     assert "not excluded" in ba.grade(draws, "two_heads", margin=0.01).statement()
     for panel, of in zip(grade_figure([found, found], ["nuts", "again"]).axes, ("largest", "mean"), strict=True):
         np.testing.assert_allclose(panel.lines[0].get_ydata(), path[of])
+        assert panel.lines[-1].get_ydata()[0] == pytest.approx(path[of].iloc[0])
 
 
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (1, 2))])

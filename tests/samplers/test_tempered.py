@@ -24,7 +24,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.questions import calibration
-from bayesattn.samplers import Tempered, ladder, pilot, replicas
+from bayesattn.samplers import Tempered, ladder, pilot, replicas, tempered
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
 from tests.statistics import agree, likely, near
 from tests.test_runs import StopAfter
@@ -261,6 +261,18 @@ def test_priors_that_cannot_be_drawn_are_moved_by_trajectories():
     named = partial(lambda kind, x: scaled() if kind == "scaled" else bounded(), x=jnp.ones(1))
     assert pilot.suited_replicas(named, jax.random.key(0), "bounded") == pilot.FEWEST_REPLICAS
     assert pilot.suited_replicas(improper, jax.random.key(0)) == pilot.USUAL_REPLICAS
+
+
+def test_a_pilot_counts_while_the_data_are_the_same(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        tempered, "suited_replicas", lambda program, key, labels: asked.append(labels) or 2 + int(labels[0])
+    )
+    kernel, data = Tempered(conjugate), [jnp.full(3, 3.0), jnp.full(3, 4.0)]
+    sizes = [len(kernel.init(jax.random.key(0), 10, None, (data[number],)).replicas) for number in (0, 0, 1, 0)]
+    assert sizes == [5, 5, 6, 5]
+    assert [float(each[0]) for each in asked] == [3, 4, 3]
+    assert kernel.replicas == "auto"
 
 
 def test_parallel_chains_need_a_number_of_replicas():

@@ -190,7 +190,7 @@ def grade_figure(grades: Sequence[Grade] | Grade, labels: Sequence[str] | None =
             color, marker = palette()[number % 4], MARKERS[number % len(MARKERS)]
             panel.loglog(cost, path[of], marker=marker, ms=4, color=color, label=short(label))
         # 1 / n, through the first point of the first grade.
-        ends, start = costs[0].iloc[[0, -1]], paths[0]["mean"].iloc[0]
+        ends, start = costs[0].iloc[[0, -1]], paths[0][of].iloc[0]
         panel.loglog(ends, start * ends.iloc[0] / ends, color=palette().grey, lw=1, ls=":", label="1 / n")
         panel.set_title(f"{of} of {len(listed[0].table)} quantities", fontsize=10)
         panel.set_xlabel("gradients, all chains" if known else "draws, all chains")

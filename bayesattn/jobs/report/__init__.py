@@ -52,6 +52,8 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     for run in opened:
         if not run.drawn:
             raise BayesattnError(f"runs must have draws to report on, got {run.path}, which has none yet")
+        if not run.complete:
+            run.first = run.drawn  # All of the page is about the same draws, also while more are sampled.
     trees = {run.path: run.draws().load() for run in opened}
     found = verdicts_of(opened, trees)
     combining = combining_widths(opened)

@@ -6,6 +6,7 @@ import numpy as np
 import zarr
 
 from bayesattn.jobs.runs import store
+from bayesattn.jobs.runs.folder import is_of_system
 
 
 def first_damage(path: Path, root: zarr.Group, kept: list[int]) -> str | None:
@@ -27,6 +28,8 @@ def first_damage(path: Path, root: zarr.Group, kept: list[int]) -> str | None:
             try:
                 values = np.asarray(array.blocks[place])
             except Exception as error:  # Zarr and its codecs raise various errors for damaged files.
+                if is_of_system(error):
+                    raise
                 return f"{where} cannot be read: {type(error).__name__}: {error}"
             if drawn and name.startswith("posterior/") and not np.isfinite(values[:, :count]).all():
                 return f"{where} is missing in part"

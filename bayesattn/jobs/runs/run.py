@@ -23,7 +23,7 @@ from bayesattn._util.text import Described
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.runs import log, provenance, store
 from bayesattn.jobs.runs.damage import first_damage
-from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, locked, runs_in
+from bayesattn.jobs.runs.folder import FOLDER, RunBusy, RunError, damaged, is_of_system, locked, runs_in
 from bayesattn.jobs.runs.stored_results import remembered
 from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.models.arviz import DATA_GROUPS
@@ -107,6 +107,8 @@ class Run(Described):
             if with_arrays and len(arrays) != about.get("leaves", len(arrays)):
                 raise BayesattnError(f"it must hold {about['leaves']} arrays, got {len(arrays)}")
         except Exception as error:  # After one flipped bit, a zip file may seem encrypted or of another version.
+            if is_of_system(error):
+                raise
             raise damaged(self.path, f"checkpoint {file.name} cannot be read ({error})") from None
         return done, arrays
 
@@ -298,15 +300,18 @@ class Run(Described):
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """Context that turns any error into a RunError naming `what`: Zarr and its codecs raise various errors."""
+        """Context that turns errors into a RunError naming `what`: Zarr and its codecs raise various ones.
+
+        Errors of the system, which may pass, stay as they are.
+        """
         try:
             with warnings.catch_warnings():
                 # Without consolidated metadata in its root, Zarr lists the folder with the hidden one in it.
                 warnings.filterwarnings("ignore", "Object at|Failed to open Zarr store with consolidated metadata")
                 yield
-        except RunError:
-            raise
         except Exception as error:
+            if isinstance(error, RunError) or is_of_system(error):
+                raise
             raise damaged(self.path, f"{what} cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -320,7 +325,7 @@ def is_run(path: str | Path) -> bool:
     """Whether there is a readable run at a path."""
     try:
         Run(path)
-    except RunError:
+    except (RunError, OSError):
         return False
     return True
 

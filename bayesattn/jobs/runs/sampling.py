@@ -87,26 +87,27 @@ class _Request(NamedTuple):
         if not (out / "zarr.json").is_file() or not (out / folder.FOLDER).is_dir():
             raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is not a run")
         new = folder.beside(out, folder.REPLACEMENT)
-        with folder.locked(out, 0):
-            self._plan()  # Errors in the request are found before anything is created or deleted.
+        with folder.locked(out):
+            ready = self._plan()  # Errors in the request are found before anything is created or deleted.
             if new.exists():
                 try:
                     require_same_environment(self._opened(new))
                 except RunError:
                     folder.remove(new)  # An earlier replacement with other settings, or a damaged one.
-            run = self.draw(new)
+            run = self.draw(new, ready)
             if run.drawn < self.job.kept and self.goal.reached is None:
                 return run  # A run that ran out of time replaces nothing: the same call continues it.
             folder.replace(new, out)
         folder.clean(out)
         return Run(out, run.first)
 
-    def draw(self, out: Path) -> Run:
-        """Run sampled to its end, or to its goal."""
-        ready = None
+    def draw(self, out: Path, ready: Plan | None = None) -> Run:
+        """Run sampled to its end, or to its goal; `ready` is the plan of a new one, if it is known."""
         if folder.is_free(out):
-            ready = self._plan()
+            ready = ready or self._plan()
             store.create(out, self.model, self.job, ready)
+        else:
+            ready = None  # A run continues by the plan that it was begun with.
         run = self._opened(out)
         if run.drawn < self.job.kept:  # Else no lock is taken, as the disk may be read-only.
             with folder.locked(out):
@@ -146,30 +147,37 @@ class _Request(NamedTuple):
         try:
             ready = ready or self._plan(run.checkpoint(())[1])
             advance(ready, self.job, Recorder(run), self.progress, self.threads, self.goal)
-        except (KeyboardInterrupt, FloatingPointError, OSError) as error:
-            stopped = isinstance(error, KeyboardInterrupt)
+        except BaseException as error:
+            stopped = not isinstance(error, Exception)
             with suppress(OSError):  # The disk may be full.
                 run.log(**({"event": "interrupted"} if stopped else {"event": "failed", "error": str(error)}))
             raise
         run.log(event="complete" if run.complete else "stopped")
 
 
-def require_same(run: Run, model: Posterior, job: Job) -> None:
-    """Raise RunError, which names the first difference, unless a run is of this model and these settings.
+def difference(run: Run, model: Posterior, job: Job) -> str | None:
+    """First difference of a run from this model and these settings, as a sentence; None if there is none.
 
     A request for more or fewer draws is not a difference.
     """
     asked, has = settings(model, job.for_model(model)), settings(run.model, run.job)
     del asked["draws"], has["draws"]
-    for name, value in has.items():
-        if asked.get(name) != value:
-            raise RunError(
-                f"{run.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, choose"
+    for name in has | asked:  # A table has no entry of what is usual, such as a Gaussian likelihood.
+        if asked.get(name) != has.get(name):
+            return (
+                f"{run.path} holds a run with {name} = {has.get(name)}, got {asked.get(name)}: ask for the same, choose"
                 " another folder, or replace it with overwrite=True (--overwrite)"
             )
     for name in (*run.model.data_names, *RESULT_ARRAYS):
         if not close(getattr(run.model, name, None), getattr(model, name, None)):
-            raise RunError(f"{run.path} holds a run on other data: its {name} differ; choose another folder")
+            return f"{run.path} holds a run on other data: its {name} differ; choose another folder"
+    return None
+
+
+def require_same(run: Run, model: Posterior, job: Job) -> None:
+    """Raise RunError, which names the first difference, unless a run is of this model and these settings."""
+    if found := difference(run, model, job):
+        raise RunError(found)
 
 
 def require_same_environment(run: Run) -> None:

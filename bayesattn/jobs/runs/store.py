@@ -27,7 +27,17 @@ from zarr.storage import LocalStore
 from bayesattn._util.files import replace_file, sync, sync_folder
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.jobs.runs import provenance
-from bayesattn.jobs.runs.folder import FOLDER, UNFINISHED, RunError, beside, clean, damaged, is_free, locked
+from bayesattn.jobs.runs.folder import (
+    FOLDER,
+    UNFINISHED,
+    RunError,
+    beside,
+    clean,
+    damaged,
+    is_free,
+    is_of_system,
+    locked,
+)
 from bayesattn.models import parameterisation_of
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.posterior import Posterior
@@ -83,6 +93,8 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata]:
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"its zarr.json is not JSON: {error}") from None
     except OSError as error:
+        if is_of_system(error):
+            raise
         raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
     try:
         about = root["attributes"][ATTRIBUTE]

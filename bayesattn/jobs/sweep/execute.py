@@ -16,6 +16,7 @@ from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.processes import require_main_guard
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
+from bayesattn.jobs.runs.sampling import difference
 from bayesattn.jobs.sweep import clusters
 from bayesattn.jobs.sweep.plan import Planned, Sweep, flattened
 
@@ -214,7 +215,8 @@ def _overview(planned: Planned, sweep_error: str | None) -> tuple[PlainDict, lis
         columns |= {name: overview[name] for name in OVERVIEW_COLUMNS if name in overview}
         columns["divergences"] = (overview["diagnostics"] or {}).get("divergences")
         complete = state == "complete"
-        error = sweep_error or (None if complete else overview["error"])
+        why = difference(run, planned.model(), planned.job) if state == "different" else overview["error"]
+        error = sweep_error or (None if complete else why)
         return columns, run.summary() if complete and not error else [], error
     except (runs.RunError, OSError) as damage:
         return columns, [], sweep_error or str(damage)

@@ -18,7 +18,7 @@ from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import digest
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
-from bayesattn.jobs.runs.sampling import require_same
+from bayesattn.jobs.runs.sampling import difference, require_same
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.samplers import Job
 from bayesattn.tasks.load import load_model
@@ -108,7 +108,7 @@ class Planned:
                 return False
             require_same(run, self.model(), self.job)
             run.require_sound()
-        except runs.RunError:
+        except (runs.RunError, OSError):
             return False
         return True
 
@@ -120,21 +120,22 @@ class Planned:
         """
         try:
             return sum(min(done, self.job.transitions) for done in runs.Run(runs.under_way(self.out)).done)
-        except runs.RunError:
+        except (runs.RunError, OSError):
             return 0
 
     @property
     def state(self) -> str:
         """State of the run: "new" if it does not exist, "short" if it is complete with fewer draws than requested.
 
-        A folder that cannot be read as a run is "unreadable".
+        A run with all the draws but of another model or settings is "different"; a folder that cannot be read as a run,
+        "unreadable".
         """
         if not self.out.exists():
             return "new"
         try:
             run = self.stored()
             if run.drawn >= self.job.kept:
-                return "complete"
+                return "different" if difference(run, self.model(), self.job) else "complete"
             return "short" if run.complete else run.state
         except (runs.RunError, OSError):
             return "unreadable"
@@ -165,8 +166,8 @@ class Sweep:
         listed = [entry.model_dump(exclude_none=True) for entry in self.table.runs] or [{}]
         pairs: list[tuple[PlainDict, PlainDict]] = []
         for entry, point in itertools.product(listed, _grid_points(self.table.grid)):
-            for key in entry.keys() & point.keys() - set(NESTED_TABLES):
-                raise BayesattnError(f"{key} must be either in [grid] or in [[runs]], got both")
+            for key in _keys(entry) & _keys(point):
+                raise BayesattnError(f"{'.'.join(key)} must be either in [grid] or in [[runs]], got both")
             varied = _merged(entry, point)
             settings = _merged(shared, varied)
             if "model" not in settings:
@@ -226,6 +227,12 @@ def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:
             point = _merged(point, part)
         checked = validated(Settings, point).model_dump()
         yield {key: checked[key] for key in point}
+
+
+def _keys(settings: PlainDict) -> set[tuple[str, ...]]:
+    """Keys of settings; of nested tables, those of their entries."""
+    nested = {(key, inner) for key in NESTED_TABLES for inner in settings.get(key, {})}
+    return nested | {(key,) for key in settings.keys() - set(NESTED_TABLES)}
 
 
 def _axis(key: str, names: tuple[str, ...], choices: object) -> list[PlainDict]:

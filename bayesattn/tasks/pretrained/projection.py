@@ -60,7 +60,7 @@ def principal_components(inputs: Checked, features: int, mask: Checked = None) -
     mean = tokens.mean(0)
     values, vectors = np.linalg.eigh(np.cov(tokens, rowvar=False, bias=True).reshape(len(mean), len(mean)))
     values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
-    if not values[0] > 0:
+    if not np.ptp(tokens, axis=0).max() > 0:
         raise BayesattnError("inputs must hold tokens that differ, got equal ones")
     kept = values[:count].sum()
     return Projection(mean, vectors[:, :count].T, math.sqrt(kept / count), float(1 - kept / values.sum()))
