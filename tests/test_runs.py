@@ -307,6 +307,9 @@ def test_overview(made, tmp_path):
     assert set(rows) == {"nested/complete", "nested/interrupted"}
     assert rows["nested/complete"]["state"] == "unreadable"
     assert rows["nested/interrupted"]["progress"] == pytest.approx(sum(runs.Run(made / "interrupted").done) / 240)
+    (tmp_path / "sweep" / "linked").symlink_to(made / "complete")
+    (tmp_path / "sweep" / "round").symlink_to(tmp_path)
+    assert {row["run"] for row in runs.overview(tmp_path / "sweep")} == {*rows, "linked"}
     [row] = runs.overview(made / "complete")
     assert row["diagnostics"]["rhat"] > 0.9
 

@@ -18,8 +18,8 @@ class ByPairs(GaussianProcess):
     """K(U) as the sum over pairs of paths of U^{pi pi'} times the kernel of the pair.
 
     Args:
-        pairs: for each pair of paths (pi <= pi') the symmetrised kernel s_0^2 / (N_0 Pi) (xi^pi xi^pi'^T + its
-            transpose), lower triangle only, shape (Pi (Pi + 1) / 2, P (P + 1) / 2).
+        pairs: for each pair of paths (pi >= pi') the kernel s_0^2 / (N_0 Pi) xi^pi xi^pi'^T, of different paths plus its
+            transpose; lower triangle only, shape (Pi (Pi + 1) / 2, P (P + 1) / 2).
     """
 
     pairs: Float[Array, "pair entry"]

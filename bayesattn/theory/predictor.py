@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import Checked
+from bayesattn._util.checks import Checked, is_traced
 from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.conditionals import Prediction, conditional_moments
@@ -29,7 +29,7 @@ def predict(order_parameter: Checked, model: Checked, test_path_inputs: Checked 
 
     Raises:
         ValueError: not a model, or a model of classes; no test inputs, wrong shapes, entries that are not finite, U
-            that is not symmetric.
+            that is not symmetric, or with which K(U) + T I is not positive definite.
     """
     density, arch = gaussian_density(model), model.architecture
     test = model.test_path_inputs if test_path_inputs is None else test_path_inputs
@@ -37,7 +37,10 @@ def predict(order_parameter: Checked, model: Checked, test_path_inputs: Checked 
         raise BayesattnError("predict() needs test_path_inputs, got a model that has none")
     test = checked_path_inputs("test_path_inputs", test, arch, features=density.features.shape[1])
     order_parameter = symmetric("order_parameter", order_parameter, arch.rows)
-    return _predict(jnp.asarray(order_parameter), density, scaled_features(test, arch.input_variance))
+    found = _predict(jnp.asarray(order_parameter), density, scaled_features(test, arch.input_variance))
+    if not is_traced(found.mean) and not np.isfinite(np.asarray(found.mean)).all():
+        raise BayesattnError("order_parameter must leave K(U) + T I positive definite, got one that does not")
+    return found
 
 
 @jax.jit

@@ -346,6 +346,10 @@ BAD = [
     (lambda: ba.theory.action([np.tri(2)], MODEL), "must be symmetric"),
     (lambda: ba.theory.action([], MODEL), r"L = 1, got 0"),
     (lambda: ba.theory.predict(np.tri(2), MODEL, XI), "order_parameter must be symmetric"),
+    (
+        lambda: ba.theory.predict(-1e3 * np.eye(2), MODEL, XI),
+        r"order_parameter must leave K\(U\) \+ T I positive definite",
+    ),
     (lambda: ba.theory.kernel(np.tri(2), XI, XI, ARCH), "order_parameter must be symmetric"),
     (lambda: ba.theory.evidence(MODEL, particles=12), "particles must be a multiple of 8, got 12"),
     (lambda: ba.theory.evidences(MODEL, []), "temperatures must hold at least one number above 0, got none"),

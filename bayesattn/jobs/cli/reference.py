@@ -33,6 +33,8 @@ def reference(
     Example: bayesattn reference export two_heads --format numpyro
     """
     if action == "list":
+        if name is not None:
+            raise BayesattnError(f"NAME must not be given to list, got {name}")
         _list(as_json)
         return
     if name is None:
@@ -44,8 +46,9 @@ def reference(
         files = write(name, folder, format=form.value)
         if as_json:
             screen.print_json({"files": [str(file) for file in files]})
-        for file in [] if as_json else files:
-            screen.say_where(str(file))
+        else:
+            for file in files:
+                screen.say_where(str(file))
 
 
 def _list(as_json: bool) -> None:

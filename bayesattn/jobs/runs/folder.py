@@ -171,6 +171,10 @@ def runs_in(folder: str | Path) -> list[Path]:
         if "zarr.json" in files or (Path(place) / FOLDER / "lock").exists():
             folders.clear()
             runs.append(Path(place))
+        # Links may lead in circles: of what they lead to, runs alone are looked at.
+        runs += [
+            path for name in folders if (path := Path(place, name)).is_symlink() and (path / "zarr.json").is_file()
+        ]
     if not runs:
         why = "holds none" if folder.is_dir() else "is not a folder"
         raise RunError(f"folder must be a run or hold runs, got {folder}, which {why}")
