@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from bayesattn._util.checks import shown, suggestion
 from bayesattn._util.input_files import read_arrays, regular_file
 from bayesattn._util.plain_values import PlainDict
@@ -44,9 +46,10 @@ def data_of(path: Path, arch: Architecture, readout: str, *, training: bool) -> 
             inputs, *attention = (arrays.pop(name) for name in tokens)
             mask, skips = arrays.pop(f"{part}mask", None), [strength > 0 for strength in arch.skips]
             try:
-                arrays[f"{part}path_inputs"] = paths_from_matrices(inputs, attention, readout, mask, skips)
+                made = paths_from_matrices(inputs, attention, readout, mask, skips)
             except BayesattnError as error:
                 raise BayesattnError(f"task.file, with matrices[0] for {tokens[1]} and so on: {error}") from None
+            arrays[f"{part}path_inputs"] = np.asarray(made)
     for key in ("path_inputs", "labels") if training else ():
         if key not in arrays:
             raise BayesattnError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")

@@ -259,11 +259,11 @@ def narrowed(
     """
     factor, parts, orders = np.ones((1, 1)), [], []
     factors = cholesky_factors(point, shapes, widths, variances, skips=skips)
-    widths, variances = np.asarray(widths), np.asarray(variances)
+    variance, width = np.asarray(variances), np.asarray(widths)
     targets = [*map(np.asarray, factors), factor]
     for layer in reversed(range(len(fewer))):
         shape = fewer[layer]
-        mixing = np.kron(np.eye(shape.heads), factor) * np.sqrt(variances[layer + 1] / widths[layer])
+        mixing = np.kron(np.eye(shape.heads), factor) * np.sqrt(variance[layer + 1] / width[layer])
         bartlett = np.linalg.lstsq(mixing, targets[layer][-len(mixing) :], rcond=None)[0]
         # Columns of the layer above in terms of its kept columns.
         turned = _nearest_frame(np.linalg.lstsq(factor, targets[layer + 1], rcond=None)[0]) if shape.skip else None

@@ -122,7 +122,9 @@ def most_probable_attention(
     deviations = np.asarray(ravel_pytree(_deviations(model, starts[0]))[0])
 
     def height(whitened: Entries) -> _Height:
-        log_evidence, gradient = evaluated(posterior, model.architecture, unflat(deviations * whitened), order)
+        log_evidence, gradient = evaluated(
+            posterior, model.architecture, unflat(jnp.asarray(deviations * whitened)), order
+        )
         slope = deviations * np.asarray(ravel_pytree(gradient)[0])
         log_prior = _log_prior(whitened, deviations)
         if not prior:
@@ -136,7 +138,13 @@ def most_probable_attention(
     ends = []
     for at, track in ascents:
         log_evidences, log_priors = np.array(track).T
-        reached = unflat(deviations * at.point), log_evidences, log_priors, at.steepness, at.steepness <= tolerance
+        reached = (
+            unflat(jnp.asarray(deviations * at.point)),
+            log_evidences,
+            log_priors,
+            at.steepness,
+            at.steepness <= tolerance,
+        )
         ends.append(MostProbableAttention(*reached))
     best = int(np.argmax([at.value for at, _ in ascents]))
     return replace(ends[best], ends=tuple(ends))
