@@ -104,6 +104,7 @@ OWN_MODULES = (
     "jobs.runs.store",
     "jobs.runs.stored_results",
     "jobs.sweep.execute",
+    "tasks.arrays",
 )
 
 
