@@ -68,7 +68,8 @@ def unpainted(monkeypatch):
         plt.close(make())
         return figures.EmbeddedFigure("", "", caption, alternative)
 
-    monkeypatch.setattr(report, "embedded", sketched)
+    for module in (report, sections):
+        monkeypatch.setattr(module, "embedded", sketched)
 
 
 def sampled_page(model, folder):
