@@ -65,6 +65,7 @@ def test_a_file_may_hold_tokens_and_attention_matrices(command, tmp_path):
         )
         np.testing.assert_array_equal(found, made)
     np.testing.assert_array_equal(model.test_labels, arrays["test_labels"])
+    assert "token" in model.parameterisations
     either = "task.file must hold either path_inputs or all of inputs, matrices_1, matrices_2, got "
     for changed, message in (
         ({"matrices_2": None}, either),
@@ -74,7 +75,11 @@ def test_a_file_may_hold_tokens_and_attention_matrices(command, tmp_path):
             "task.file, with matrices[0] for matrices_1 and so on: matrices[1] must have",
         ),
         ({"matrices_3": arrays["matrices_2"]}, "task.file may hold path_inputs, labels, inputs, "),
-        ({"labels": None}, "task.file must hold labels, got only"),
+        (
+            {"matrices_1": arrays["matrices_1"][:, :1]},
+            "matrices_1 in task.file must have 2 heads, as architecture.heads",
+        ),
+        ({"labels": None}, "task.file must hold labels, got only ['inputs', 'mask', "),
     ):
         np.savez("mine.npz", **{name: array for name, array in (arrays | changed).items() if array is not None})
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):

@@ -114,3 +114,18 @@ def test_curves_of_mixed_chains_stay_in_their_band(chains, draws):
 def test_curves_of_other_chains_leave_their_band():
     values = np.random.default_rng(1).normal(size=(100, 4, 100)) + np.array([0, 0, 0, 1.0])[:, None]
     assert all(np.any(np.abs(chain_ecdfs(some)) > chain_band(4, 100)) for some in values)
+
+
+def test_samples_with_equal_values_are_told_apart_as_seldom():
+    """Signs, of which two laws are told apart by their shares; no two constants are, if they are equal."""
+    rng = np.random.default_rng(0)
+    found = np.array([rank_errors(rng.choice(3, (3000, 4)), rng.choice(3, (300, 4))) for _ in range(500)])
+    near(np.mean(found**2), 1, np.sqrt(2 / 4000), finds=0.16)
+    assert rank_errors(rng.choice([-1, 1], (1000, 1)), rng.choice([-1, 1], (1000, 1), p=[0.3, 0.7]))[0] > 5
+    np.testing.assert_array_equal(rank_errors(np.ones((100, 1)), np.ones((50, 1))), 0)
+    assert rank_errors(np.ones((100, 1)), np.zeros((50, 1)))[0] == -np.inf
+
+
+def test_what_is_not_finite_has_no_rank():
+    with pytest.raises(FloatingPointError, match="must be finite"):
+        rank_errors(np.ones((100, 1)), np.where(np.arange(50) < 5, np.nan, 1.0)[:, None])

@@ -17,6 +17,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import rounded, with_error
 from bayesattn.checks.accuracy import Outcome, outcome_of, plain_values
+from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.checks.theory_predictions import gp_of_group
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models import Model
@@ -106,7 +107,7 @@ def alignment_over_draws(
 
     order_parameters = order_parameters_of(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
-    kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
+    kept = np.linspace(0, draws - 1, min(draws, max(FEWEST_DRAWS, ALIGNED_DRAWS // chains))).astype(int)
     # With BLAS threads, which wait for each other, eigenvectors of a hundred examples take several times as long.
     with threadpool_limits(1, user_api="blas"):
         chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])

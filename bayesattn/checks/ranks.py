@@ -151,12 +151,24 @@ def rank_errors(before: np.ndarray, after: np.ndarray) -> Float[np.ndarray, " tw
 
     Location is the mean of ranks, spread the mean of their squared distances from the middle. Ranks have light tails for
     any distribution. Means of U^2 itself, a product of chi-squared variables, are low until an extreme value occurs, and
-    caused false alarms.
+    caused false alarms. Equal values, such as statistics of classes, share the middle of their ranks.
+
+    Raises FloatingPointError for values that are not finite, which have no rank.
     """
-    ordered = np.sort(before, axis=0)
-    columns = zip(ordered.T, after.T, strict=True)
-    ranks = np.stack([np.searchsorted(column, values) / len(before) for column, values in columns], axis=1) - 0.5
-    error = np.sqrt(1 / len(before) + 1 / len(after))
-    # The variance of a uniform variable is 1/12; the variance of its squared distance from the middle is 1/180.
-    location, spread = ranks.mean(0) * np.sqrt(12), ((ranks**2).mean(0) - 1 / 12) * np.sqrt(180)
-    return np.concatenate([location, spread]) / error
+    if not (np.isfinite(before).all() and np.isfinite(after).all()):
+        raise FloatingPointError("values to be ranked must be finite, got some that are not")
+
+    def ranked(values: np.ndarray) -> np.ndarray:
+        columns = [*zip(np.sort(before, axis=0).T, values.T, strict=True)]
+        below, at_most = (
+            np.stack([np.searchsorted(*pair, side=side) for pair in columns], axis=1) for side in ("left", "right")
+        )
+        return (below + at_most) / (2 * len(before)) - 0.5
+
+    own, other = ranked(before), ranked(after)
+    differences = np.concatenate([other.mean(0), (other**2).mean(0) - (own**2).mean(0)])
+    deviations = np.concatenate([own.std(0), (own**2).std(0)])
+    # Where all values are equal before, only equal ones after have no difference.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = differences / (deviations * np.sqrt(1 / len(before) + 1 / len(after)))
+    return np.where(differences == 0, 0.0, errors)

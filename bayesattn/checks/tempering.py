@@ -43,6 +43,7 @@ class Tempering(Described):
         round_trips: number of ways of a replica from power 1 to power 0 and back, in each chain.
         restarts: number of arrivals at power 1 from power 0, in each chain.
         replica_at: number of the replica at each power, in each draw.
+        transitions: number of transitions of each chain that the draws span, more than draws if these were thinned.
         log_evidence: log p(Y), the log of the mean likelihood under the prior.
         error: standard error of `log_evidence`: +- 2 errors is the 95 % interval. NaN for one chain of few round trips.
         reliable: whether each chain made 10 round trips or more, and the error is at most 0.3.
@@ -53,6 +54,7 @@ class Tempering(Described):
     round_trips: Int[np.ndarray, " chain"]
     restarts: Int[np.ndarray, " chain"]
     replica_at: Int[np.ndarray, "chain draw power"]
+    transitions: int
     log_evidence: float
     error: float
     reliable: bool
@@ -64,10 +66,10 @@ class Tempering(Described):
 
     @property
     def most_round_trips(self) -> float:
-        """Round trips of a chain if states at a power were independent: n / (2 + 2 sum r / (1 - r)) of n draws."""
+        """Round trips of a chain if states at a power were independent: n / (2 + 2 sum r / (1 - r)) of n transitions."""
         with np.errstate(divide="ignore"):  # A pair that was never exchanged lets no replica through.
             rates = 1 / (2 + 2 * np.sum(self.barriers / (1 - self.barriers), axis=1))
-        return float(self.replica_at.shape[1] * rates.mean())
+        return float(self.transitions * rates.mean())
 
     def warnings(self) -> list[str]:
         """Reasons why the draws do not say how much weight each mode has, one sentence each."""
@@ -133,11 +135,12 @@ def tempering(draws: "Draws | MCMC") -> Tempering:
 
     Raises ValueError for draws that were not tempered, and an MCMC that has not run.
     """
-    found = _statistics(draws)
+    found, thin = _statistics(draws)
     powers, logs = found["powers"][:, -1], found["log_likelihoods"]
     steps = powers[:, :-1] - powers[:, 1:]
     barriers = 1 - np.exp(np.minimum(steps[:, None] * np.diff(logs), 0)).mean(1)
-    trips, restarts = (found[name][:, -1].astype(int) for name in ("round_trips", "restarts"))
+    # Counts go on from warm-up, also where the first draws were cut off.
+    trips, restarts = (np.ptp(found[name], axis=1).astype(int) for name in ("round_trips", "restarts"))
     value, error = _evidence(steps, logs, batches=int(np.clip(trips.min() // TRIPS_PER_BATCH, 1, MOST_BATCHES)))
     return Tempering(
         powers=powers,
@@ -145,20 +148,24 @@ def tempering(draws: "Draws | MCMC") -> Tempering:
         round_trips=trips,
         restarts=restarts,
         replica_at=found["replica_at"].astype(int),
+        transitions=thin * logs.shape[1],
         log_evidence=value,
         error=error,
         reliable=bool(not doubts_about_trips(trips) and error <= LARGEST_RELIABLE_ERROR),
     )
 
 
-def _statistics(draws: "Draws | MCMC") -> Mapping[str, Any]:
-    """Statistics of tempered draws by name, with the axes (chain, draw, ..)."""
-    if (found := collected(draws)) is None:
+def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
+    """Statistics of tempered draws by name, with the axes (chain, draw, ..), and transitions from draw to draw."""
+    if (found := collected(draws)) is not None:
+        thin = int(cast("MCMC", draws).thinning)
+    else:
         statistics = dataset(opened(cast("Draws", draws)), "sample_stats")
         found = {name: statistics[name].values for name in FIELDS.values() if name in statistics}
+        thin = int(np.median(np.diff(statistics["draw"].values))) if statistics.sizes["draw"] > 1 else 1
     if len(found) < len(FIELDS):
         raise BayesattnError("draws must be by the sampler 'tempered' (bayesattn.samplers.Tempered), got others")
-    return found
+    return found, thin
 
 
 def _evidence(

@@ -44,9 +44,9 @@ CHAIN_AXES = ("chain", "draw")
 ORDER_PARAMETER_AXES = (*CHAIN_AXES, "path", "other_path")
 DRAW_VARIABLES = ("order_parameter", "latent", "prediction", "bartlett", "readout", "lp", "energy", "diverging")
 """Variables of draws that functions of this package read."""
-JOINED_KEY = "joined"
 REPEATED_SHARE = 0.01
 """Share of draws above which those that occur twice are taken for the same draws."""
+JOINED_KEY = "joined"
 """Key in the description of joined trees: original seed and chain of each chain."""
 BLOCK_ENTRIES = 2**22
 """Most entries of a variable that are checked at a time: 32 MiB."""
@@ -278,7 +278,10 @@ def identifying_numbers(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[
 def fewest_round_trips(tree: "xr.DataTree") -> float:
     """Least number of round trips of a chain of tempered draws; NaN of other draws."""
     statistics = dataset(tree, "sample_stats")
-    return float(statistics["round_trips"].max("draw").min()) if "round_trips" in statistics else float("nan")
+    if "round_trips" not in statistics:
+        return float("nan")
+    trips = statistics["round_trips"]  # Counted from warm-up on, also where the first draws were cut off.
+    return float((trips.max("draw") - trips.min("draw")).min())
 
 
 def has_repeats(values: Float[np.ndarray, "chain draw"]) -> bool:

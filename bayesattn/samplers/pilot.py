@@ -1,6 +1,7 @@
 """What a NumPyro program says before any chain: draws from its prior, its likelihood at a power, how far apart they are."""
 
 import numbers
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -82,15 +83,22 @@ def _prior_points(keys: Key[Array, " particle"], path: FromPrior) -> Float[Array
     return jax.lax.map(path.draw, keys)
 
 
+LOG_JACOBIAN = re.compile("_.*_log_det", re.DOTALL)
+"""Names that NumPyro gives to the log Jacobian of a constrained site."""
+
+
 class _Power(Messenger):
-    """Handler that raises the likelihood, all observed sites of a NumPyro program, to a power."""
+    """Handler that raises the likelihood, all observed sites of a NumPyro program, to a power.
+
+    NumPyro's log Jacobians of constrained sites, which belong to the prior, are observed sites too; they stay.
+    """
 
     def __init__(self, power: float | Array):
         self.power = power
         super().__init__()
 
     def process_message(self, msg: Message) -> None:
-        if msg["type"] == "sample" and msg["is_observed"]:
+        if msg["type"] == "sample" and msg["is_observed"] and not LOG_JACOBIAN.fullmatch(str(msg["name"])):
             msg["scale"] = self.power if msg.get("scale") is None else self.power * msg["scale"]
 
 

@@ -9,48 +9,64 @@ from bayesattn._util.input_files import read_arrays, regular_file
 from bayesattn._util.plain_values import PlainDict
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
-from bayesattn.fixed_attention import paths_from_matrices
+from bayesattn.fixed_attention import EVERY_POSITION, paths_from_matrices
+from bayesattn.models.tokens import Tokens
+from bayesattn.tasks.tables import ArraysTable
 
 CONTENT = "an .npz of path inputs and labels"
 PARTS = ("", "test_", "validation_")
 
 
-def data_of(path: Path, arch: Architecture, readout: str, *, training: bool) -> PlainDict:
-    """Arrays of a `bayesattn.Model` from a file; training data, which must be there if `training`, are refused if not.
+def data_of(path: Path, task: ArraysTable, arch: Architecture) -> PlainDict:
+    """Data of a `bayesattn.Model` from a file; training data, which the file must hold, are refused beside `statistics`.
 
     In place of `path_inputs` it may hold tokens, `inputs` of shape (P, T, N_0), with `matrices_1`, .., `matrices_L` of shape
     (P, H_l, T, T) and perhaps `mask` of shape (P, T); names of other parts begin with "test_" or "validation_".
 
     Raises ValueError for other arrays, or arrays that do not fit.
     """
-    path = regular_file("task.file", path, CONTENT)
+    path, training = regular_file("task.file", path, CONTENT), task.statistics is None
     if path.suffix != ".npz":
         raise BayesattnError(f"task.file must be {CONTENT}, got {path}")
     arrays = read_arrays("task.file", path)
     matrices = [f"matrices_{layer}" for layer in range(1, len(arch.heads) + 1)]
     of_part = ["path_inputs", "labels", "inputs", *matrices, "mask"]
     known = [part + name for part in (PARTS if training else PARTS[1:]) for name in of_part]
-    for key in arrays.keys() - set(known):
+    for key in sorted(arrays.keys() - set(known)):
         beside = "" if training or key not in of_part else " beside task.statistics"
         raise BayesattnError(
             f"task.file may hold {', '.join(known)}{beside}, got {shown(key)} in {path}{suggestion(key, known)}"
         )
+    data: PlainDict = {name: array for name, array in arrays.items() if name.endswith(("path_inputs", "labels"))}
     for part in PARTS:
-        tokens = [part + name for name in ("inputs", *matrices)]
-        given = {name for name in (*tokens, f"{part}mask") if name in arrays}
-        if given and (f"{part}path_inputs" in arrays or not given >= set(tokens)):
+        names = [part + name for name in ("inputs", *matrices)]
+        given = {name for name in (*names, f"{part}mask") if name in arrays}
+        if given and (f"{part}path_inputs" in arrays or not given >= set(names)):
             raise BayesattnError(
-                f"task.file must hold either {part}path_inputs or all of {', '.join(tokens)}, got {sorted(arrays)} in {path}"
+                f"task.file must hold either {part}path_inputs or all of {', '.join(names)}, got {sorted(arrays)} in {path}"
             )
         if given:
-            inputs, *attention = (arrays.pop(name) for name in tokens)
-            mask, skips = arrays.pop(f"{part}mask", None), [strength > 0 for strength in arch.skips]
+            _require_heads(names[1:], arrays, arch.heads)
+            inputs, *attention = (arrays[name] for name in names)
+            mask, skips = arrays.get(f"{part}mask"), [strength > 0 for strength in arch.skips]
             try:
-                made = paths_from_matrices(inputs, attention, readout, mask, skips)
+                data[f"{part}path_inputs"] = np.asarray(
+                    paths_from_matrices(inputs, attention, task.readout, mask, skips, renormalise=task.renormalise)
+                )
             except BayesattnError as error:
-                raise BayesattnError(f"task.file, with matrices[0] for {tokens[1]} and so on: {error}") from None
-            arrays[f"{part}path_inputs"] = np.asarray(made)
+                raise BayesattnError(f"task.file, with matrices[0] for {names[1]} and so on: {error}") from None
+            if not part and task.readout != EVERY_POSITION:
+                data["tokens"] = Tokens(inputs, attention, task.readout, mask, task.renormalise)
     for key in ("path_inputs", "labels") if training else ():
-        if key not in arrays:
+        if key not in data:
             raise BayesattnError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
-    return arrays
+    return data
+
+
+def _require_heads(names: list[str], arrays: PlainDict, heads: tuple[int, ...]) -> None:
+    """Raise ValueError unless the attention of each layer has the heads of the architecture."""
+    for name, count in zip(names, heads, strict=True):
+        if np.ndim(arrays[name]) == 4 and np.shape(arrays[name])[1] != count:
+            raise BayesattnError(
+                f"{name} in task.file must have {count} heads, as architecture.heads says, got {np.shape(arrays[name])[1]}"
+            )

@@ -192,7 +192,7 @@ def _of_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     arrays: PlainDict = {}
     if task.file is not None:
         path = file.parent / user_path("task.file", task.file)
-        arrays = data_of(path, arch, task.readout, training=task.statistics is None)
+        arrays = data_of(path, task, arch)
     if task.statistics is not None:
         stored = file.parent / user_path("task.statistics", task.statistics)
         stored = regular_file("task.statistics", stored, "a file that bayesattn.Dataset wrote")

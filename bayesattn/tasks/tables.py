@@ -45,13 +45,15 @@ class ArchitectureTable(Table):
 class ArraysTable(Table):
     """Table [task] with name = "arrays": an .npz with path_inputs, or tokens and attention matrices, and labels.
 
-    `readout` is the token that is read out. `statistics`, a file written by `bayesattn.Dataset`, replaces training data.
+    `readout` and `renormalise` are arguments of `bayesattn.attention.paths_from_matrices`. `statistics`, a file written by
+    `bayesattn.Dataset`, replaces training data.
     """
 
     name: Literal["arrays"]
     file: str | None = None
     statistics: str | None = None
     readout: Literal["last", "first", "mean", "all"] = "last"
+    renormalise: PositiveFloat | None = None
     output_names: list[str] | None = None
     head_names: list[list[str]] | None = None
 

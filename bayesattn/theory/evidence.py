@@ -49,7 +49,7 @@ TARGET_ERROR = 0.05
 BLOCK_DRAWS, MOST_BLOCKS = 512, 8
 """Draws of importance sampling after which their weights are checked, and the most such blocks of draws."""
 MOST_PARETO_K = 0.7
-"""Largest Pareto k at which averages are reliable (Vehtari et al. 2024)."""
+"""Largest Pareto k at which averages are reliable; of S draws at most 1 - 1 / log10(S) (Vehtari et al. 2024)."""
 DEFENSIVE_SHARE = 0.1
 """Share of the proposal of importance sampling that covers the prior: weights of draws in the tails of a posterior that is
 wider than at its mode stay bounded (defensive importance sampling, Hesterberg 1995)."""
@@ -79,6 +79,8 @@ BRIDGE_TARGET_ERROR = 0.1
 """Error, in nats, at which no further bridge is made."""
 MOST_COMBINED_ERRORS = 3
 """Largest difference between two bridges, in combined errors."""
+MOST_EXCESS = np.log(1000)
+"""Nats by which an unbiased estimate is too large with a probability of 1/1000 at most."""
 
 
 class Evidence(NamedTuple):
@@ -339,22 +341,30 @@ def _agreed(routes: list[Particles], annealed: Particles) -> Evidence:
     """Mean of the bridges if they agree; otherwise the largest estimate, which is not reliable.
 
     An unbiased estimate is hardly ever far too large, but it is too small if it misses a mode. So a larger estimate from
-    the prior contradicts a bridge, and a smaller one is itself in doubt.
+    the prior contradicts a bridge, and a smaller one is itself in doubt. By Markov's inequality an estimate is too large by
+    x nats with a probability of e^-x at most, whatever its error.
     """
     greatest = max([*routes, annealed], key=lambda route: route.log_evidence)
     agreed = [
         route
         for route in routes
-        if greatest.log_evidence - route.log_evidence <= MOST_COMBINED_ERRORS * np.hypot(greatest.error, route.error)
+        if greatest.log_evidence - route.log_evidence
+        <= min(
+            MOST_COMBINED_ERRORS * np.hypot(greatest.error, route.error),
+            MOST_EXCESS + MOST_COMBINED_ERRORS * route.error,
+        )
     ]
     if len(agreed) < 2:
         return Evidence(greatest.log_evidence, greatest.error, "annealing", False)
     errors = np.array([route.error for route in agreed])
     shares = errors**-2 / np.sum(errors**-2)
-    mean: Any = special.logsumexp([route.log_evidence for route in agreed], b=shares)
-    return Evidence(
-        float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", all(route.reliable for route in agreed)
-    )
+    values = np.array([route.log_evidence for route in agreed])
+    mean: Any = special.logsumexp(values, b=shares)
+    # Where bridges differ by more than their errors, these are too small by as much (Birge 1932).
+    excess = np.sqrt(np.sum(((values - shares @ values) / errors) ** 2) / (len(agreed) - 1))
+    error = float(np.sum(errors**-2) ** -0.5 * max(1.0, excess))
+    reliable = all(route.reliable for route in agreed) and error <= LARGEST_RELIABLE_ERROR
+    return Evidence(float(mean), error, "annealing", reliable)
 
 
 def _ordered(process: GaussianProcess, arch: Architecture, shapes: Shapes) -> Problem:
@@ -382,7 +392,8 @@ def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes,
         smoothed, pareto = _smoothed(log_weights)
         total = special.logsumexp(smoothed)
         error = float(np.sqrt(np.sum(np.exp(2 * (smoothed - total))) - 1 / len(smoothed)))
-        reliable = bool(pareto <= MOST_PARETO_K and error <= LARGEST_RELIABLE_ERROR)
+        most = min(MOST_PARETO_K, 1 - 1 / np.log10(len(smoothed)))
+        reliable = bool(pareto <= most and error <= LARGEST_RELIABLE_ERROR)
         result = Evidence(float(total - np.log(len(smoothed))), error, "importance sampling", reliable)
         if reliable and error <= TARGET_ERROR:
             break

@@ -220,6 +220,12 @@ def test_evidence_and_trips_of_draws_in_trees(warm, drawn):
     sliced = ba.tempering(drawn.isel(draw=slice(0, 20)))
     assert not sliced.reliable
     assert "fewer than 10" in sliced.warnings()[0]
+    # Every tenth draw spans as many transitions; the second half has its own trips alone.
+    thinned, later = ba.tempering(drawn.isel(draw=slice(9, None, 10))), drawn.isel(draw=slice(500, None))
+    assert thinned.most_round_trips == pytest.approx(found.most_round_trips, rel=0.2)
+    counted = drawn["sample_stats"]["round_trips"].values
+    np.testing.assert_array_equal(ba.tempering(later).round_trips, counted[:, -1] - counted[:, 500])
+    assert ba.diagnose(later).round_trips == np.min(counted[:, -1] - counted[:, 500])
 
 
 @pytest.mark.parametrize(
@@ -261,6 +267,28 @@ def test_priors_that_cannot_be_drawn_are_moved_by_trajectories():
     named = partial(lambda kind, x: scaled() if kind == "scaled" else bounded(), x=jnp.ones(1))
     assert pilot.suited_replicas(named, jax.random.key(0), "bounded") == pilot.FEWEST_REPLICAS
     assert pilot.suited_replicas(improper, jax.random.key(0)) == pilot.USUAL_REPLICAS
+
+
+def test_the_prior_of_a_constrained_site_is_its_density_where_it_lives():
+    """Gamma prior of Poisson counts: NumPyro's log Jacobian is part of the prior, not of the likelihood that is tempered."""
+
+    def counted(counts):
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("counts", len(counts)):
+            numpyro.sample("count", dist.Poisson(rate), obs=counts)
+
+    counts, z = np.array([1, 4, 2, 2]), 0.3
+    expected = -stats.gamma(2.0).logpdf(np.exp(z)) - z
+    for power in (0.0, 0.5, 1.0):
+        found = pilot.potential(counted, (counts,), {}, power, {"rate": jnp.array(z)})
+        assert found == pytest.approx(expected - power * stats.poisson(np.exp(z)).logpmf(counts).sum())
+    mcmc = drawn_by_mcmc(Tempered(counted, replicas=4), 200, 4000, 0, jnp.array(counts))
+    rates = xr.DataArray(mcmc.get_samples(group_by_chain=True)["rate"], dims=("chain", "draw"))
+    shape, rate = 2 + counts.sum(), 1 + len(counts)
+    agree(rates, shape / rate, finds=0.1)
+    found = ba.tempering(mcmc)
+    exact = stats.gamma(2.0).logpdf(1.0) + stats.poisson(1.0).logpmf(counts).sum()
+    near(found.log_evidence, exact - stats.gamma(shape, scale=1 / rate).logpdf(1.0), found.error, finds=0.3)
 
 
 def test_a_pilot_counts_while_the_data_are_the_same(monkeypatch):

@@ -4,7 +4,6 @@ Beside a run `out` there may temporarily be `.out.unfinished`, in which a run is
 `.out.replacement`, a run that is sampled to replace another; and `.out.replaced`, the replaced run.
 """
 
-import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from bayesattn.errors import BayesattnError
 FOLDER = ".run"
 """Hidden folder inside a run, with checkpoints, log and lock."""
 UNFINISHED, REPLACEMENT, REPLACED = "unfinished", "replacement", "replaced"
-SYSTEM_ERRORS = (errno.EACCES, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPERM, errno.ESTALE)
 LOCK_SECONDS = 2.0
 """Time to wait for a lock; a reader that only tests the lock releases it much sooner."""
 
@@ -34,7 +32,9 @@ class RunBusy(RunError):
 
 def is_of_system(error: BaseException) -> bool:
     """Whether an error may pass, of memory, permissions or a device, so that it does not say that files are damaged."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SYSTEM_ERRORS)
+    of_files = FileNotFoundError | NotADirectoryError | IsADirectoryError
+    of_device = isinstance(error, OSError) and error.errno is not None and not isinstance(error, of_files)
+    return of_device or isinstance(error, MemoryError)
 
 
 def damaged(path: Path, how: str) -> RunError:

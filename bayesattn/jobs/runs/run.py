@@ -15,6 +15,7 @@ import xarray as xr
 import zarr
 from zarr.storage import LocalStore
 
+from bayesattn._util.checks import positive_integer
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.plain_values import PlainDict
@@ -51,7 +52,8 @@ class Run(Described):
     """
 
     def __init__(self, path: str | Path, first: int | None = None):
-        self.path, self.first = user_path("run", path), first
+        self.path = user_path("run", path)
+        self.first = None if first is None else positive_integer("first", first)
         self.description, self.metadata = store.read_root(self.path)
 
     @property
@@ -210,7 +212,11 @@ class Run(Described):
         with self.reading("its files"):
             files = [file for file in self.path.rglob("*") if FOLDER not in file.relative_to(self.path).parts]
             files += [store.checkpoint_file(self.path, chains) for chains in units(self.job)]
-            stats = {str(file): file.stat() for file in files if file.suffix != ".partial" and file.is_file()}
+            stats = {
+                str(file.relative_to(self.path)): file.stat()
+                for file in files
+                if file.suffix != ".partial" and file.is_file()
+            }
             return digest(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()))
 
     def require_sound(self) -> None:

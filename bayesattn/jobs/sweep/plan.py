@@ -127,15 +127,16 @@ class Planned:
     def state(self) -> str:
         """State of the run: "new" if it does not exist, "short" if it is complete with fewer draws than requested.
 
-        A run with all the draws but of another model or settings is "different"; a folder that cannot be read as a run,
-        "unreadable".
+        A run of another model or settings is "different", a folder that cannot be read as a run "unreadable".
         """
         if not self.out.exists():
             return "new"
         try:
             run = self.stored()
+            if difference(run, self.model(), self.job):
+                return "different"
             if run.drawn >= self.job.kept:
-                return "different" if difference(run, self.model(), self.job) else "complete"
+                return "complete"
             return "short" if run.complete else run.state
         except (runs.RunError, OSError):
             return "unreadable"
