@@ -308,6 +308,7 @@ def test_calibrate_asks_about_a_narrow_network_too(
     assert ("2 paths at width 1" in out) == ("--no-narrow" not in arguments)
     content = json.loads((tmp_path / "out" / "calibrate-small" / "result.json").read_text())
     assert content["samplers"]["hmc"]["calibrated"] is True
+    assert (content["width"], content["thin"], content["parameterisation"]) == (8, 5, "collapsed")
     if not arguments:
         assert content["narrow"]["samplers"]["hmc"]["calibrated"] is {0: True, 1: False, 2: None}[status]
 

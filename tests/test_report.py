@@ -391,6 +391,19 @@ def test_runs_that_cannot_be_joined_are_not_pooled(zoo):
     assert verdicts.pools_of(opened, trees | {first.path: first.draws().isel(draw=slice(50))}) == []
 
 
+def test_a_theory_that_is_not_found_costs_no_page(zoo, unpainted, tmp_path, monkeypatch):
+    def lost(model):
+        raise ba.theory.NotConverged("no saddle point was found", None)
+
+    monkeypatch.setattr(stored_theory, "predicted", lost)
+    copies = [shutil.copytree(zoo.run("two", seed=seed), tmp_path / str(seed)) for seed in (3, 4)]
+    text = report.report(copies, tmp_path / "page.html").read_text()
+    assert (
+        text.count("The draws were not compared with the theory: no saddle point was found.") == 2 * 2
+    )  # At the top, and in its section.
+    assert "together" not in text
+
+
 def test_only_contradictory_labels_leave_losses_out(zoo, tmp_path, monkeypatch):
     def refuse(model):
         raise BayesattnError("the kernel must fit into memory")

@@ -255,6 +255,19 @@ def test_batch_clusters_ask_for_their_jobs(file):
         assert part in script
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_options_of_a_batch_cluster_that_are_none_are_named(file):
+    """dask-jobqueue leaves half a cluster behind."""
+    wrong = sweep.Sweep(file(BATCH.replace("queue =", "queu ="))).table.cluster
+    with pytest.raises(ValueError, match=r"cluster.options must be options of dask_jobqueue.SLURMCluster, got .*queu"):
+        clusters.batch_cluster(wrong)
+
+
+def test_a_key_is_not_printed():
+    with pytest.raises(ValueError, match=r"^tls_client_key must be a file, got the text of a certificate or key$"):
+        clusters._security({"tls_client_key": "-----BEGIN PRIVATE KEY-----"})
+
+
 def test_a_scheduler_is_used_instead_of_a_batch_system(file, monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda module: module != "dask_jobqueue" or None)
     plan = sweep.Sweep(file(BATCH))

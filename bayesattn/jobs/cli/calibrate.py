@@ -93,7 +93,20 @@ def calibrate(
                 results[title][name] = ranked, calibration.joint_test(network, sampler=name, chains=chains, **shared)
                 begun += count + 1
         bar.update(total)
-    content = {"model": model, "seed": seed, "level": calibration.LEVEL, **_plain(simulations, results[model])}
+    content = {
+        "model": model,
+        "width": case.architecture.widths[0],
+        "temperature": case.temperature,
+        "data_seed": data_seed,
+        "parameterisation": parameterisation.value,
+        "chains": chains,
+        "draws": draws,
+        "thin": thin,
+        "warmup": warmup,
+        "seed": seed,
+        "level": calibration.LEVEL,
+        **_plain(simulations, results[model]),
+    }
     if narrow:
         content["narrow"] = {"why": WHY_NARROW, **_plain(cases["narrow"][1], results["narrow"])}
     panels = {

@@ -22,7 +22,8 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     """Write a page about runs.
 
     Runs of one model at several widths share the figure of theory against draws. Runs that differ only in their seeds, each
-    of another, are joined in this figure, and have a joint verdict besides their own. A run given twice counts once.
+    of another, are joined in this figure, and have a joint verdict besides their own. A run given twice counts once. Where
+    the theory could not be solved, the page says why in place of a verdict.
 
     Args:
         runs: folders of runs that are complete, or have draws of all chains.
@@ -36,7 +37,6 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         FileExistsError: the file exists.
         ValueError: no runs, a single path instead of a list, or a run without draws so far.
         RunError: a folder that is not a readable run.
-        NotConverged: the theory of a run's model could not be solved.
         ImportError: the extra "report" is not installed.
     """
     require("report", "a report")

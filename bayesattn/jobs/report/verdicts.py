@@ -18,6 +18,7 @@ from bayesattn.jobs.runs.provenance import job_table
 from bayesattn.jobs.tables import Verdict
 from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
 from bayesattn.models.arviz import axis_names, data_groups
+from bayesattn.theory.saddle_point import NotConverged
 
 
 class Verdicts(NamedTuple):
@@ -49,11 +50,17 @@ def verdicts_of(runs: Sequence[Run], trees: dict[Path, xr.DataTree]) -> Verdicts
             of_runs[run.path] = tables.draws_table(run.model, draws, level)
             continue
         same = posterior_of(run.model)
-        theories[same] = theories.get(same) or theory_of(run, same)
+        try:
+            theories[same] = theories.get(same) or theory_of(run, same)
+        except NotConverged as error:
+            of_runs[run.path] = Verdict(f"The draws were not compared with the theory: {error}.", None, [])
+            continue
         compared[run.path] = validate(draws, model=run.model, level=level, prediction=theories[same])
         of_runs[run.path] = tables.theory_table(compared[run.path])
     pooled, pools = [], []
     for first, *others in groups:
+        if first.path not in compared:
+            continue
         model, draws = first.model, concat([trees[run.path] for run in (first, *others)])
         pools.append(validate(draws, model=model, level=level, prediction=theories[posterior_of(model)]))
         compared[first.path] = pools[-1]

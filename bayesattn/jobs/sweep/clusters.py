@@ -84,6 +84,9 @@ def _security(given: "PlainMapping | Security | None") -> "Security | None":
 def _security_of(options: PlainMapping) -> "Security":
     from distributed import Security
 
+    for name in TLS_FILES:
+        if "-----BEGIN" in str(options.get(name, "")):  # Which must not be printed.
+            raise BayesattnError(f"{name} must be a file, got the text of a certificate or key")
     files = {name: user_path(name, options[name]) for name in TLS_FILES if name in options}
     for name, file in files.items():
         if not file.is_file():
@@ -137,4 +140,8 @@ def batch_cluster(table: Cluster) -> "JobQueueCluster":
     import dask_jobqueue
 
     options = {"cores": 1, "processes": 1, "memory": "4GB"} | table.options
-    return getattr(dask_jobqueue, CLUSTERS[table.kind])(**options)
+    try:
+        return getattr(dask_jobqueue, CLUSTERS[table.kind])(**options)
+    except (TypeError, ValueError) as error:
+        kind = f"dask_jobqueue.{CLUSTERS[table.kind]}"
+        raise BayesattnError(f"cluster.options must be options of {kind}, got {', '.join(options)}: {error}") from None
