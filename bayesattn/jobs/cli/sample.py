@@ -161,5 +161,5 @@ def _done(out: Path) -> int:
     """Number of recorded steps of all chains of a run together, 0 without a run."""
     try:
         return sum(runs.Run(out).done)
-    except runs.RunError:
+    except (runs.RunError, OSError):
         return 0
