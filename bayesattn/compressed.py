@@ -163,6 +163,7 @@ def write_store(file: Path, compressed: Compressed, examples: str = "") -> None:
     import zarr
     from zarr.storage import ZipStore
 
+    file.parent.mkdir(parents=True, exist_ok=True)
     triangle = np.ascontiguousarray(compressed.triangle)
     attributes = {name: getattr(compressed, name) for name in COUNTS}
     attributes |= {"format": FORMAT, "of_examples": examples, "of_triangle": _digest(triangle)}

@@ -43,7 +43,13 @@ class Examples(OwnsArrays, Described):
 
     def replace(self, **changes: Any) -> Self:
         """Copy with some fields changed; raises ValueError as the class does."""
-        if isinstance(changes.get("labels"), OneHot):
+        if isinstance(labels := changes.get("labels"), OneHot):
+            kept = [name for name in self.labelled[1:] if name not in changes and getattr(self, name) is not None]
+            if kept and "output_names" not in changes and self.output_names not in (None, labels.names):
+                raise BayesattnError(
+                    f"labels must be of classes {', '.join(self.output_names)}, as {kept[0]} are, got"
+                    f" {', '.join(labels.names)}: give {kept[0]} too"
+                )
             changes.setdefault("output_names", None)
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
@@ -163,10 +169,13 @@ class Dataset(Examples):
     def __add__(self, other: Checked) -> "Dataset":
         if not isinstance(other, Dataset):
             return NotImplemented
-        parts = {
-            name: mine if (mine := getattr(self, name)) is not None else getattr(other, name)
-            for name in ("output_names", *(f"{part}_{kind}" for part in PARTS for kind in ("path_inputs", "labels")))
-        }
+        names = [each.output_names for each in (self, other) if each.output_names is not None]
+        if len({*names}) > 1:
+            raise BayesattnError(f"datasets to be added must have the same classes, got {names[0]} and {names[1]}")
+        parts: dict[str, Any] = {"output_names": names[0] if names else None}
+        for part in PARTS:  # Inputs and labels of one of the two.
+            of = self if getattr(self, f"{part}_path_inputs") is not None else other
+            parts |= {name: getattr(of, name) for name in (f"{part}_path_inputs", f"{part}_labels")}
         return Dataset(compressed=_compressed(self) + _compressed(other), **parts)
 
     def __radd__(self, other: Checked) -> "Dataset":

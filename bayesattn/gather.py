@@ -17,7 +17,7 @@ from bayesattn._util.checks import Checked, finite_array, readable, require_kind
 from bayesattn._util.files import user_path
 from bayesattn._util.types import Batches, Examples
 from bayesattn.architecture import Architecture
-from bayesattn.classes import doubtful_labels
+from bayesattn.classes import OneHot, doubtful_labels
 from bayesattn.compressed import Compressed, read_store, triangle_of, write_store
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import checked_path_inputs
@@ -90,10 +90,16 @@ def _pairs(batches: Checked) -> Iterator[tuple[str, Examples]]:
         return
     if not isinstance(batches, Iterable):
         raise BayesattnError(f"batches must be pairs (path_inputs, labels), got {shown(batches)}")
+    classes = None
     for number, batch in enumerate(batches):
         name = f"batches[{number}]"
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise BayesattnError(f"{name} must be a pair (path_inputs, labels), got {shown(batch)}")
+        if isinstance(batch[1], OneHot) and batch[1].names != (classes := classes or batch[1].names):
+            raise BayesattnError(
+                f"{name} must have the classes {', '.join(classes)}, as those before, got {', '.join(batch[1].names)}: give"
+                " names= to one_hot"
+            )
         yield from _parts(name, batch)
 
 

@@ -12,11 +12,13 @@ from bayesattn._util.checks import finite_array, labels_array
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, as_html, as_text, cell, with_error
+from bayesattn.checks.accuracy import binomial_error
 from bayesattn.classes import checked_classes, shortened
 from bayesattn.errors import BayesattnError
 from bayesattn.models.conditional import class_probabilities, has_two_classes
-from bayesattn.models.draws import Draws, opened_with_network
+from bayesattn.models.draws import Draws, dataset, opened_with_network
 from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.stored_model import close
 
 ENTRIES_READ = 2**23
 """Largest number of stored predictions that are read at a time: 64 MiB."""
@@ -181,6 +183,13 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
         raise BayesattnError(
             "draws must have posterior['prediction'], got none: keep it when you sample, or use predict"
         )
+    data = dataset(tree, "constant_data") if "constant_data" in tree.children else {}
+    for name in ("test_path_inputs", "test_labels"):
+        if name in data and not close(data[name].values, getattr(model, name, None)):
+            raise BayesattnError(
+                f"draws must have predictions at the test examples of model, got others: their {name} differ; use"
+                " predict(draws, inputs).scores(labels)"
+            )
     stored, labels = posterior["prediction"], np.asarray(model.test_labels)
     chains, count = stored.shape[:2]
     size = max(1, ENTRIES_READ // max(1, chains * labels.size))
@@ -202,7 +211,7 @@ def _mean_and_probabilities(
     """Mean of draws of f, and probabilities of classes if labels are classes."""
     if not model.likelihood.conjugate:
         return outputs.mean((0, 1)), class_probabilities(model.likelihood, outputs)
-    return outputs.mean((0, 1)), (outputs > 0).mean((0, 1)) if has_two_classes(labels) else None
+    return outputs.mean((0, 1)), ((outputs > 0) + (outputs == 0) / 2).mean((0, 1)) if has_two_classes(labels) else None
 
 
 def class_scores(probabilities: ArrayLike, labels: ArrayLike) -> ClassScores:
@@ -245,8 +254,10 @@ def _calibration(confidence: Float[np.ndarray, " example"], right: np.ndarray) -
     sizes = np.bincount(place, minlength=CONFIDENCE_BINS)
     with np.errstate(invalid="ignore"):
         confident, accuracy = (np.bincount(place, values, CONFIDENCE_BINS) / sizes for values in (confidence, right))
-    # The mean of |x| is sqrt(2 / pi) times the standard deviation, for a normal x of mean 0.
-    chance = np.sqrt(2 / np.pi * np.bincount(place, confidence * (1 - confidence), CONFIDENCE_BINS))
+    # The mean of |x| is sqrt(2 / pi) times the standard deviation, for a normal x of mean 0; of few errors at most twice
+    # their expected number.
+    variance = np.bincount(place, confidence * (1 - confidence), CONFIDENCE_BINS)
+    chance = np.minimum(np.sqrt(2 / np.pi * variance), 2 * variance)
     return {
         "calibration_error": float(np.nansum(np.abs(confident - accuracy) * sizes) / len(right)),
         "calibration_by_chance": float(chance.sum() / len(right)),
@@ -269,9 +280,9 @@ def class_accuracy(outputs: ArrayLike, labels: ArrayLike) -> ClassAccuracy:
 
 
 def _accuracy(scores: np.ndarray, of_labels: np.ndarray) -> tuple[np.ndarray, ClassAccuracy]:
-    """Whether the largest score of each example is that of its class, and the accuracy."""
-    right = of_labels[np.arange(len(scores)), scores.argmax(1)] > 0
+    """Whether the largest score of each example is that of its class, 1/k where k are equal, and the accuracy."""
+    greatest = scores == scores.max(1, keepdims=True)
+    right = (greatest & (of_labels > 0)).sum(1) / greatest.sum(1)
     with np.errstate(invalid="ignore"):
         by_class = (of_labels * right[:, None]).sum(0) / of_labels.sum(0)
-    error = np.sqrt(right.mean() * (1 - right.mean()) / len(right))
-    return right, ClassAccuracy(float(right.mean()), float(error), by_class)
+    return right, ClassAccuracy(float(right.mean()), binomial_error(float(right.mean()), len(right)), by_class)

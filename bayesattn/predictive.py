@@ -25,6 +25,7 @@ from bayesattn._util.slow_loops import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS, heaviest_tail
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.energies import one_by_one
+from bayesattn.likelihoods import require_by_example
 from bayesattn.models import collapsed
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
@@ -215,6 +216,8 @@ def with_groups(
     flat, (chains, count) = _flat(drawn), drawn["order_parameter"].shape[:2]
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
+        if not joint:
+            require_by_example(model.likelihood, np.asarray(model.labels), "leave-one-out densities")
         some = np.linspace(0, chains * count - 1, DRAWS_NEAR_MODES).astype(int)
         others = {name: values[some] for name, values in flat.items()}
         density = _log_likelihood if joint else partial(_leave_one_out, others=others)

@@ -11,6 +11,7 @@ from scipy.signal import lfilter
 
 import bayesattn as ba
 from bayesattn.checks import accuracy, alignment, theory_predictions
+from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.diagnostics import summary
 from bayesattn.theory.predictor import right
 from tests.statistics import likely, near
@@ -210,3 +211,10 @@ def test_the_accuracy_of_stored_predictions_has_both_errors():
     flips = stats.norm.cdf(-np.abs(mean) * np.sqrt(44))
     bias = np.sum(np.sign(mean) * flips)
     assert row["error"] == pytest.approx(np.hypot(bias, np.sqrt(np.sum(flips * (1 - flips)))) / 30, rel=0.4)
+
+
+def test_a_kernel_of_one_direction_is_aligned_as_its_limit():
+    """With one path draws of the alignment differ by rounding, which is far beyond their Monte Carlo error."""
+    eigenvectors = np.ones((3, 2))
+    assert Alignment(0.3 + 1e-16, 1e-18, 0.3, 0.3, *eigenvectors).outcome == "cannot tell"
+    assert Alignment(0.3 + 1e-3, 1e-5, 0.3, 0.3, *eigenvectors).outcome == "higher"

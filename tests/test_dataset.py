@@ -112,3 +112,50 @@ def test_labels_are_a_distribution_of_numpyro(likelihood, shape):
     each = jax.jit(likelihood.log_prob)(outputs, drawn[1, 2])
     assert each.shape == (5,)
     assert jax.jit(labels.log_prob)(drawn[1, 2]) == pytest.approx(float(each.sum()), rel=1e-12)
+
+
+def test_shards_of_other_classes_are_not_merged():
+    """One-hot labels of two shards are columns of the same numbers, whatever their classes are called."""
+    first, second = (ba.one_hot(["cat", "dog", other] * 3) for other in ("ant", "emu"))
+    three = ba.Architecture((2,), (4, 4), (1.0, 1.0, 1.0), outputs=3)
+    shards = [ba.Dataset(path_inputs=INPUTS, labels=labels) for labels in (first, second)]
+    with pytest.raises(ValueError, match="must have the same classes"):
+        shards[0] + shards[1]
+    with pytest.raises(
+        ValueError, match=r"batches\[1\] must have the classes ant, cat, dog, as those before, got cat, dog, emu"
+    ):
+        ba.Dataset.gather([(INPUTS, first), (INPUTS, second)], three)
+    assert (shards[0] + shards[0]).output_names == ("ant", "cat", "dog")
+
+
+def test_inputs_and_labels_of_a_part_are_of_one_dataset():
+    of_inputs = ba.Dataset(path_inputs=INPUTS, labels=LABELS, test_path_inputs=TEST)
+    of_both = ba.Dataset(path_inputs=INPUTS, labels=LABELS, test_path_inputs=-TEST, test_labels=LABELS[:4])
+    both = of_inputs + of_both
+    np.testing.assert_array_equal(both.test_path_inputs, TEST)
+    assert both.test_labels is None
+
+
+def test_classes_that_are_renamed_are_held_against_labels_that_stay():
+    labels = ba.one_hot(["a", "b", "c"] * 3)
+    tests = {"test_path_inputs": TEST, "test_labels": ba.one_hot(list("abca"))}
+    three = ba.Architecture((2,), (4, 4), (1.0, 1.0, 1.0), outputs=3)
+    model = ba.Model(path_inputs=INPUTS, labels=labels, **tests, architecture=three, temperature=0.3)
+    renamed = ba.one_hot(["a", "b", "c"] * 3, names=["c", "b", "a"])
+    with pytest.raises(ValueError, match="labels must be of classes a, b, c, as test_labels are, got c, b, a"):
+        model.replace(labels=renamed)
+    assert model.replace(labels=labels).output_names == ("a", "b", "c")
+
+
+def test_tokens_are_those_of_the_path_inputs():
+    model = ba.load_model(
+        "hidden_markov", width=3, task={"examples": 4, "test_examples": 2, "tokens": 4, "dimension": 6}
+    )
+    assert model.tokens is not None
+    assert model.replace(labels=-model.labels).tokens is model.tokens
+    assert model.replace(path_inputs=model.path_inputs[::-1], labels=model.labels[::-1]).tokens is None
+
+
+def test_a_store_makes_its_folder(tmp_path):
+    ba.Dataset.gather([(INPUTS, LABELS)], ARCH, store=tmp_path / "new" / "statistics.zip")
+    assert ba.Dataset.open(tmp_path / "new" / "statistics.zip").examples == 9

@@ -220,6 +220,9 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
     chances = np.where(model.test_labels > 0, predicted.probabilities, 1 - predicted.probabilities)
     error = mean_of((right / chances).mean("test_example")).error
     near(stored.log_score, expected.log_score, error, finds=0.3)
+    nothing = drawn[3].copy(deep=True)
+    nothing["posterior"]["prediction"][:] = 0.0  # f = 0 is a guess.
+    assert score(nothing).log_score == pytest.approx(np.log(0.5))
     random = np.random.default_rng(2)
     arch = ba.Architecture((1,), (3, 3), (1.0, 1.0, 1.0), outputs=3)
     data = {"path_inputs": random.normal(size=(4, 1, 5)), "labels": np.eye(3)[[0, 1, 2, 0]], "architecture": arch}
@@ -242,6 +245,11 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
     broken["posterior"]["prediction"][0, 0, 0, 0] = np.nan
     for of, draws_of_it, message in (
         (model, given_u(model, [[1.0]], 2), r"draws must have posterior\['prediction'\], got none: keep it when you "),
+        (
+            model.replace(test_labels=-model.test_labels),
+            drawn[3],
+            "draws must have predictions at the test examples of",
+        ),
         (gaussian.replace(test_labels=None), draws, r"score\(\) needs a model with test_labels, got none"),
         (classes, broken, r"draws must be finite, got posterior\['prediction'\]"),
     ):

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import suppress
 
 import jax
 import numpy as np
@@ -79,6 +80,17 @@ def require_usable(likelihood: Likelihood, labels: np.ndarray) -> None:
             f"log_prob of likelihood {type(likelihood).__name__} must have a number for each example, shape"
             f" {labels.shape[:1]}, got {shape}: sum over outputs, not over examples"
         )
+
+
+def require_by_example(likelihood: Likelihood, labels: np.ndarray, use: str) -> None:
+    """Raise ValueError if a likelihood has a field with a number for each example, where examples are taken one by one."""
+    one = jax.ShapeDtypeStruct((1, *labels.shape[1:]), float)
+    with suppress(TypeError, ValueError):  # Shapes that do not broadcast.
+        if jax.eval_shape(likelihood.log_prob, one, one).shape == (1,):
+            return
+    raise BayesattnError(
+        f"likelihood must not hold a number for each example for {use}, which takes examples one by one, got {likelihood!r}"
+    )
 
 
 def restored(name: str, settings: PlainMapping) -> Likelihood:

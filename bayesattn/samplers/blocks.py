@@ -20,8 +20,10 @@ from bayesattn._util.progress import begin_drawing
 from bayesattn._util.random import stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.errors import BayesattnError
+from bayesattn.likelihoods import require_by_example
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
 from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.posterior import Posterior
 from bayesattn.samplers import curvature, external
 from bayesattn.samplers.job import MINIBATCHED, SAMPLERS, WITH_REPLICAS, Job
@@ -117,6 +119,8 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
+    if job.sampler in MINIBATCHED and isinstance(model, NetworkPosterior):
+        require_by_example(model.likelihood, np.asarray(model.labels), f"sampler {job.sampler!r}")
     pair = external.is_pair(job.kernel)
     if pair and other_labels:
         raise BayesattnError(

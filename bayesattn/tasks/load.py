@@ -151,7 +151,13 @@ def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosteri
         )
     likelihood = BY_NAME[table.observation](table.temperature)
     if table.attention is None:
-        arch = _architecture(table, [len(layer) for layer in data.head_names], outputs)
+        layers = [len(layer) for layer in data.head_names]
+        if table.architecture.heads not in (None, layers):
+            raise BayesattnError(
+                f"architecture.heads must be {layers}, those of the layers of task {task['name']!r}, or be left out, got"
+                f" {table.architecture.heads}"
+            )
+        arch = _architecture(table, layers, outputs)
         shape = {"widths": arch.widths, "variances": arch.variances, "skips": arch.skips}
         model = Model.from_tokens(data, temperature=table.temperature, name=file.stem, **shape)
         return model.replace(task=task, likelihood=likelihood)

@@ -69,6 +69,10 @@ def test_mean_log_odds_is_that_of_all_sequences():
     latent = ex.FiniteLatent([0.5, 0.2, 0.3], [[0.6, 0.1, 0.3], [0.4, 0.9, 0.7]])
     sequences = latent.sequences(3)
     odds = latent.posterior(sequences)
+    # Of a thousand tokens, whose joint probability underflows.
+    long = np.tile(sequences[-1:], (1, 1000 // sequences.shape[1]))
+    logs = np.log(latent.prior)[:, None] + np.log(latent.emission[long]).sum(1).T
+    np.testing.assert_allclose(latent.posterior(long), np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum())
     odds = np.log(odds[1] / np.maximum(odds[0], odds[2]))
     given = latent.joint(sequences)[1] / latent.prior[1]
     assert latent.mean_log_odds(3, 1) == pytest.approx(given @ odds, rel=1e-12)

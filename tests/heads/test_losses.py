@@ -12,8 +12,8 @@ from scipy import special, stats
 import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.questions.heads import losses
-from bayesattn.questions.heads.bridge import bridge
-from bayesattn.questions.heads.fit import at_saddle_point, without_paths
+from bayesattn.questions.heads.bridge import bridge, chained
+from bayesattn.questions.heads.fit import at_saddle_point, mean_and_error, without_paths
 from bayesattn.questions.heads.losses import Losses, predicted_losses
 from bayesattn.questions.heads.units import units_of
 from bayesattn.questions.singular import without_head
@@ -78,7 +78,7 @@ def test_evidence_lost_is_that_of_sequential_monte_carlo(name):
     """Log evidences of the whole network and of a smaller one, each by particles that move from its prior."""
     model = NETWORKS[name]()
     found = ba.head_losses(ba.sample(model, warmup=400, draws=1000, progress=False), length=400)
-    particles = {"islands": 32, "particles": 256}
+    particles = {"islands": 32, "particles": 512}
     whole = anneal(model, **particles)
     for number, (layer, head) in enumerate(found.names):
         place = [name for of_layer, name in found.names if of_layer == layer].index(head)
@@ -251,12 +251,38 @@ def test_a_bridge_between_normal_densities():
         rng = np.random.default_rng(seed)
         first, second = rng.normal(0, 1, size=(4, 300)), rng.normal(1.5, 2, size=(4, 100))
         forward = log_density(first, 1.5, 2) - log_density(first, 0, 1) + 3
-        return bridge(forward, log_density(second, 0, 1) - log_density(second, 1.5, 2) - 3)
+        step = bridge(forward, log_density(second, 0, 1) - log_density(second, 1.5, 2) - 3)
+        return step.log_ratio, step.error
 
     log_ratios, errors = np.array([found(seed) for seed in range(60)]).T
     near(log_ratios.mean(), np.log(2) + 3, np.linalg.norm(errors) / len(errors), finds=0.06)
     law, total = stats.chi2(len(errors)), np.sum(((log_ratios - np.log(2) - 3) / errors) ** 2)
     likely([law.cdf(total), law.sf(total)])
+
+
+def test_draws_between_two_bridges_enter_both():
+    """Five steps of a normal density that gets narrower: with each step's error alone, errors would be too small."""
+    deviations = np.geomspace(1, 0.15, 6)
+
+    def found(seed):
+        drawn = np.random.default_rng(seed).normal(size=(4, 150, 6)) * deviations
+        energy = drawn[..., None] ** 2 / (2 * deviations**2)  # (chain, draw, of draws, of density)
+        steps = [
+            bridge(
+                energy[:, :, at, at] - energy[:, :, at, at + 1], energy[:, :, at + 1, at + 1] - energy[:, :, at + 1, at]
+            )
+            for at in range(5)
+        ]
+        return chained(steps)
+
+    log_ratios, errors = np.array([found(seed) for seed in range(100)]).T
+    law, total = stats.chi2(len(errors)), np.sum(((log_ratios - np.log(0.15)) / errors) ** 2)
+    likely([law.cdf(total), law.sf(total)])
+
+
+def test_accuracy_lost_has_an_error_where_no_example_differs(model):
+    assert mean_and_error(np.zeros(20), of_shares=True) == (0, pytest.approx(1 / 21))
+    assert mean_and_error(np.zeros(20)) == (0, 0)
 
 
 def test_labels_that_are_no_classes_have_no_accuracy(model):

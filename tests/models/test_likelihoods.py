@@ -103,6 +103,11 @@ def test_scores_of_classes():
     assert found.calibration_error < 3 * found.calibration_by_chance
     sharper = chances**2 / np.sum(chances**2, axis=1, keepdims=True)
     assert class_scores(sharper, labels).calibration_error > 10 * found.calibration_by_chance
+    # Of few errors as many as expected; two classes that are equally probable are a guess; 20 of 20 right are not certain.
+    sure = class_scores(np.full(20, 0.999), np.ones(20))
+    assert sure.calibration_by_chance == pytest.approx(2 * 0.001 * 0.999)
+    assert (sure.accuracy, sure.accuracy_error > 0.02) == (1, True)
+    assert class_scores(np.array([0.5, 1.0]), np.array([-1.0, 1.0])).accuracy == 0.75
     two = class_scores(np.array([0.9, 0.2, 0.4]), np.array([1.0, -1.0, 1.0]))
     assert two.accuracy == pytest.approx(2 / 3)
     np.testing.assert_allclose(two.by_class, [1.0, 0.5])
@@ -124,7 +129,7 @@ def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
     told = PosteriorPrediction(means, np.ones((4, 3)), *np.zeros((2, 4, 3)), None, None)
     scores = told.scores(classes.labels)
     assert scores.accuracy == 0.75
-    assert scores.accuracy_error == pytest.approx(np.sqrt(0.75 * 0.25 / 4))
+    assert scores.accuracy_error == pytest.approx(np.sqrt(0.7 * 0.3 / 5))  # Half an example more on either side.
     assert scores.by_class.tolist() == [1.0, 0.0, 1.0]
     for name in ("log_score", "log_score_error", "calibration_error", "bins"):
         with pytest.raises(

@@ -12,6 +12,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import likelihoods, runs
 from bayesattn.errors import BayesattnError
+from bayesattn.likelihoods import require_by_example
 from bayesattn.questions import calibration
 from tests.statistics import likely, near
 
@@ -166,3 +167,14 @@ def test_chains_are_calibrated(kind):
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
     wider = model.replace(architecture=ba.Architecture((2,), (3, 3), (4.0, 1.1, 1.1)))
     assert not calibration.calibrate(wider, simulations).holds
+
+
+def test_a_number_for_each_example_is_not_that_of_the_first():
+    """Known noise of each example: its leave-one-out density would be by the noise of the first."""
+    model = model_of("one layer", "outliers", Laplace(scale=np.linspace(0.5, 1.0, 7)))
+    message = "likelihood must not hold a number for each example for "
+    with pytest.raises(ValueError, match=message + "sampler 'sgld', which takes examples one by one"):
+        ba.sample(model, "sgld", "path", options={"minibatch": 1}, progress=False)
+    with pytest.raises(ValueError, match=message + "leave-one-out densities"):
+        require_by_example(model.likelihood, model.labels, "leave-one-out densities")
+    require_by_example(Laplace(), model.labels, "leave-one-out densities")

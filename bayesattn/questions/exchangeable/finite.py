@@ -53,8 +53,10 @@ class FiniteLatent(OwnsArrays):
 
     def posterior(self, sequences: Checked) -> Float[np.ndarray, "latent sequence"]:
         """pi(X) = p(z | X), shape (Z, sequence), for sequences of shape (sequence, token); NaN where p(X) = 0."""
-        joint = self.joint(sequences)
-        return joint / joint.sum(0)
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.prior)[:, None] + np.log(self.emission[np.asarray(sequences)]).sum(1).T
+        with np.errstate(invalid="ignore"):
+            return special.softmax(logs, axis=0)
 
     def log_odds(self, counts: Checked, truth: int) -> Float[np.ndarray, " sequence"]:
         """Log odds of z* against its best rival given X, in nats, shape (sequence,).

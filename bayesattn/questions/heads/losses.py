@@ -36,7 +36,7 @@ from bayesattn.models.draws import Draws, opened_with_network, order_parameters_
 from bayesattn.models.earlier import draws_first
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.questions.heads.bridge import bridge, rhat
+from bayesattn.questions.heads.bridge import Bridge, bridge, chained, rhat
 from bayesattn.questions.heads.fit import (
     Fit,
     at_saddle_point,
@@ -234,7 +234,7 @@ def _lost(whole: Fit, rest: Fit, model: Model, error: float = np.nan, rhat: floa
         "log_score": whole.log_score(model) - rest.log_score(model),
     }
     for name, lost in of_examples.items():
-        found[name], found[f"{name}_error"] = mean_and_error(lost)
+        found[name], found[f"{name}_error"] = mean_and_error(lost, of_shares=name == "accuracy")
     return found
 
 
@@ -283,20 +283,21 @@ class _Ladder:
 
     def losses(self, name: str, rows: Bool[np.ndarray, " row"]) -> dict[str, float]:
         """Losses without the given rows of U."""
-        scale, drawn, total, square, worst = 1.0, self.drawn, 0.0, 0.0, 1.0
+        scale, drawn, worst = 1.0, self.drawn, 1.0
+        steps: list[Bridge] = []
         while scale > 0:
             colder = self._next(drawn, scale, rows)
             after = self._sampled(name, colder, rows)
             forward = self._differences(drawn, scale, colder, rows)
             backward = self._differences(after, colder, scale, rows)
-            log_ratio, error = bridge(forward, backward)
-            total, square = total + log_ratio, square + error**2
+            steps.append(bridge(forward, backward))
             worst = float(np.max([worst, rhat(forward), rhat(backward)]))
             scale, drawn = colder, after
+        total, error = chained(steps)
         kept = np.where(rows, 0.0, 1.0)
         masked = (kept[:, None] * drawn * kept).reshape(-1, *drawn.shape[2:])
         rest = Fit(total, *predictions(self.model, masked))
-        return _lost(self.whole, rest, self.model, float(np.sqrt(square)), worst)
+        return _lost(self.whole, rest, self.model, error, worst)
 
     def _differences(
         self, drawn: np.ndarray, at: float, to: float, rows: np.ndarray

@@ -122,7 +122,7 @@ def remove_heads(
         order.append(head)
         fits.append(tried[head])
         gone |= units.paths[head]
-    accuracy, error = np.array([mean_and_error(fit.accuracy(whole)) for fit in fits]).T
+    accuracy, error = np.array([mean_and_error(fit.accuracy(whole), of_shares=True) for fit in fits]).T
     log_score, _ = np.array([mean_and_error(fit.log_score(whole)) for fit in fits]).T
     evidence = np.array([fit.log_evidence for fit in fits])
     names = [units.names[at] for at in order]
