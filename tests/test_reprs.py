@@ -149,7 +149,7 @@ def test_classes_and_their_scores_tell_names_counts_and_errors():
     chances = 0.1 + 0.7 * labels
     chances[:40] = [0.1, 0.1, 0.8]
     scores = class_scores(chances, labels)
-    assert said_of(scores).startswith("ClassScores of 1000 examples accuracy 97.30 ± 0.51 % by class")
+    assert said_of(scores).startswith("ClassScores of 1000 examples accuracy 97.30 ± 0.52 % by class")
     assert "nats" in said_of(scores)
     shares = class_accuracy(chances, labels)
     assert (shares.accuracy, shares.accuracy_error) == (scores.accuracy, scores.accuracy_error)

@@ -91,11 +91,10 @@ class Model(NetworkPosterior):
             require_kind("tokens", self.tokens, Tokens)
             self.tokens.require_fit(self.examples, self.features, self.architecture.heads)
 
-    def replace(self, **changes: Any) -> Self:
-        """As of `NetworkPosterior`; tokens of other path inputs than the new ones are left out."""
+    def _set_fields(self, current: PlainDict, changes: PlainDict) -> None:
         if changes.keys() & {"path_inputs", "dataset"}:
-            changes.setdefault("tokens", None)
-        return super().replace(**changes)
+            changes.setdefault("tokens", None)  # Those that there were are of other path inputs.
+        super()._set_fields(current, changes)
 
     def label_doubts(self) -> list[str]:
         """Sentences about labels that are valid but likely not intended, or of another size than the prior expects."""
