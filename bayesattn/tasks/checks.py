@@ -13,7 +13,8 @@ def checked_settings(task: Any, known_heads: tuple[str, ...]) -> None:
     seed_number("seed", task.seed)
     positive("inverse_temperature", task.inverse_temperature)
     layers = task.layers
-    if isinstance(layers, str) or not layers or any(isinstance(heads, str) or not heads for heads in layers):
+    listed = isinstance(layers, list | tuple) and all(isinstance(heads, list | tuple) for heads in layers)
+    if not listed or not layers or not all(layers):
         raise BayesattnError(f"layers must hold at least one layer of at least one head, got {layers}")
     for layer, heads in enumerate(layers):
         for head in heads:

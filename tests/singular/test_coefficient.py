@@ -266,6 +266,9 @@ def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
     assert ba.learning_coefficient(model, losses=losses, noise=0).value == pytest.approx(
         np.mean(losses - losses.min()) / (2 * model.temperature)
     )
+    monkeypatch.setattr("bayesattn.questions.singular.best_fit.least_squares", lambda model, seed: 2 * losses.mean())
+    with pytest.warns(UserWarning, match=r"the search for S\* ended at .* is not known: give best_fit"):
+        assert np.isnan(ba.learning_coefficient(model, losses=losses).value)
     with pytest.raises(BayesattnError, match="noise must be a number of at least 0, got -1"):
         ba.learning_coefficient(model, losses=losses, noise=-1)
 

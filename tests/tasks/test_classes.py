@@ -89,6 +89,8 @@ def test_ready_models_of_classes(name, examples):
         (lambda: Digits(patch=3), "patch must be 1, 2, 4 or 8, got 3"),
         (lambda: Digits(layers=(("junction",),)), r"layers\[0\] must be one of 'similar', 'ink', 'uniform', 'random'"),
         (lambda: Splice(layers=("same",)), "layers must hold at least one layer of at least one head"),
+        (lambda: Splice(layers=(2, 2)), "layers must hold at least one layer of at least one head"),
+        (lambda: Splice(layers=2), "layers must hold at least one layer of at least one head, got 2"),
         (lambda: Digits(examples=1700).dataset(), "examples and test_examples must be at most 1797 together, got 2700"),
         (lambda: Splice(examples=0), "examples must be a whole number of at least 1, got 0"),
     ],

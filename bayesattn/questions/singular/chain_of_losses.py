@@ -41,15 +41,25 @@ def from_losses(
     attained = mean + LEAST_MEAN_ERRORS * mean_error
     if noise is not None:
         attained = min(attained, float(array.min()) + LEAST_MEAN_ERRORS * noise)
+    searched = least.square
     least = least.held_against(attained, mean_error)
-    if noise is None and least.how != "not needed" and array.min() < least.square - mean_error:
+    # Then S* is known from the losses alone, and the value would be a number of errors, whatever they are.
+    lost = noise is None and least.square < searched
+    if lost:
+        warnings.warn(
+            f"the search for S* ended at {searched:.6g}, above the losses, whose mean is {mean:.6g}, so the value is not"
+            " known: give best_fit, or state noise, 0 if each loss is of all examples, else their standard deviation at"
+            " fixed weights",
+            stacklevel=4,
+        )
+    elif noise is None and least.how != "not needed" and array.min() < least.square - mean_error:
         warnings.warn(
             f"losses go down to {array.min():.6g}, below S* = {least.square:.6g} ({least.how}): state noise, 0 if each loss"
             " is of all examples, else their standard deviation at fixed weights; until then they are taken to be noisy,"
             " and S* is kept",
             stacklevel=4,
         )
-    found["mean"] = found["mean"] - least.square / (2 * temperature)
+    found["mean"] = np.nan if lost else found["mean"] - least.square / (2 * temperature)
     value, error, ess, rhat = (np.atleast_1d(found[name]) for name in ("mean", "error", "ess", "rhat"))
     unknown = np.array([np.nan])
     return LearningCoefficient(

@@ -81,7 +81,8 @@ def learning_coefficient(
             examples, times P / n, is such a loss with noise.
         noise: standard deviation of a loss at fixed weights: 0 for losses of all examples, above 0 for minibatches. Where a
             search for S* ended above what the losses attain, S* is lowered to the least loss plus five times this. By
-            default losses may be noisy, so that S* is never lowered to a single one, and a loss below S* is warned of.
+            default losses may be noisy, so that S* is never lowered to a single one, and a loss below S* is warned of; where
+            the search ended above what the losses attain, the value is NaN, with a warning.
         best_fit: S*, the least |Y - f|^2 of all weights, if it is known. By default, the residual of linear regression on
             the path inputs if the widths allow every readout; otherwise the least value that searches from 16 prior draws
             and the chains find, an upper bound. An excess of d lowers lambda_hat by d / (2 T).
