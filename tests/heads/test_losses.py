@@ -326,7 +326,7 @@ def test_what_has_no_losses_is_refused(model, draws):
 def test_losses_where_posteriors_have_modes_apart(seed):
     """Bridges between chains of NUTS, all in one mode, say 2.8 to 23.6 nats with errors of 0.1."""
     model, exact = two_modes()
-    lost = ba.head_losses(ba.sample(model, warmup=200, draws=500, seed=seed, progress=False), seed=seed)
+    lost = ba.head_losses(ba.sample(model, warmup=200, draws=1000, seed=seed, progress=False), seed=seed, length=2000)
     near(lost.evidence[0], exact["loss"][0], np.hypot(lost.evidence_error[0], 0.007), BRIDGE_DEGREES, finds=1)
 
 

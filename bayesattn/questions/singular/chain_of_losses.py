@@ -59,7 +59,7 @@ def from_losses(
             " and S* is kept",
             stacklevel=4,
         )
-    found["mean"] = np.nan if lost else found["mean"] - least.square / (2 * temperature)
+    found["mean"] = found["mean"] - (np.nan if lost else least.square / (2 * temperature))
     value, error, ess, rhat = (np.atleast_1d(found[name]) for name in ("mean", "error", "ess", "rhat"))
     unknown = np.array([np.nan])
     return LearningCoefficient(
