@@ -49,13 +49,8 @@ class Gain:
 
     @property
     def test_error(self) -> float:
-        """Standard error of a paired difference due to the size of the test set, sqrt(b + c - (b - c)^2 / n) / n.
-
-        Half an example is added to b = better and to c = worse, so that the error is not 0 if no example differs (after
-        Agresti and Min 2005, who add it to all four counts).
-        """
-        n = self.examples + 1
-        return float(np.sqrt(self.better + self.worse + 1 - (self.better - self.worse) ** 2 / n) / n)
+        """Standard error due to the size of the test set, `paired_error`."""
+        return paired_error(self.better + self.worse, self.better - self.worse, self.examples)
 
     @property
     def error(self) -> float:
@@ -181,6 +176,17 @@ def binomial_error(share: float, examples: int) -> float:
     """
     smoothed = (share * examples + 0.5) / (examples + 1)
     return float(np.sqrt(smoothed * (1 - smoothed) / (examples + 1)))
+
+
+def paired_error(squares: float, total: float, examples: int) -> float:
+    """Standard error of a paired difference due to the size of the test set, sqrt(b + c - (b - c)^2 / n) / n.
+
+    `squares` is b + c and `total` is b - c, of b examples that are right only with the first and c only with the second.
+    Half an example is added to each, so that the error is not 0 if no example differs (after Agresti and Min 2005, who add
+    it to all four counts).
+    """
+    n = examples + 1
+    return float(np.sqrt(squares + 1 - total**2 / n) / n)
 
 
 def monte_carlo_error(

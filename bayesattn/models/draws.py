@@ -44,8 +44,6 @@ CHAIN_AXES = ("chain", "draw")
 ORDER_PARAMETER_AXES = (*CHAIN_AXES, "path", "other_path")
 DRAW_VARIABLES = ("order_parameter", "latent", "prediction", "bartlett", "readout", "lp", "energy", "diverging")
 """Variables of draws that functions of this package read."""
-REPEATED_SHARE = 0.01
-"""Share of draws above which those that occur twice are taken for the same draws."""
 JOINED_KEY = "joined"
 """Key in the description of joined trees: original seed and chain of each chain."""
 BLOCK_ENTRIES = 2**22
@@ -285,13 +283,16 @@ def fewest_round_trips(tree: "xr.DataTree") -> float:
 
 
 def has_repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
-    """Whether more than `REPEATED_SHARE` of the numbers occur twice, except in consecutive draws.
+    """Whether two numbers follow each other twice, or one of chains that never move.
 
-    Those repeat when a sampler rejects; and under tempering a replica that was exchanged may come back where it was.
+    Equal consecutive ones are one, as when a sampler rejects. A single one may come back: an exchanged replica that did not
+    move meanwhile.
     """
     moved = np.ones(values.shape, bool)
     moved[:, 1:] = values[:, 1:] != values[:, :-1]
-    return len(np.unique(values[moved])) < (1 - REPEATED_SHARE) * np.sum(moved)
+    chains = [chain[kept] for chain, kept in zip(values, moved, strict=True)]
+    pairs = np.concatenate([each[:-1] + 1j * each[1:] if len(each) > 1 else each for each in chains])
+    return len(np.unique(pairs)) < len(pairs)
 
 
 def order_parameters_of(

@@ -13,7 +13,7 @@ import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.questions.heads import losses
 from bayesattn.questions.heads.bridge import bridge, chained
-from bayesattn.questions.heads.fit import at_saddle_point, mean_and_error, without_paths
+from bayesattn.questions.heads.fit import at_saddle_point, without_paths
 from bayesattn.questions.heads.losses import Losses, predicted_losses
 from bayesattn.questions.heads.units import units_of
 from bayesattn.questions.singular import without_head
@@ -281,8 +281,10 @@ def test_draws_between_two_bridges_enter_both():
 
 
 def test_accuracy_lost_has_an_error_where_no_example_differs(model):
-    assert mean_and_error(np.zeros(20), of_shares=True) == (0, pytest.approx(1 / 21))
-    assert mean_and_error(np.zeros(20)) == (0, 0)
+    whole = at_saddle_point(model)
+    same, none = losses._lost(whole, whole, model), losses._lost(whole, whole, model.replace(test_labels=None))
+    assert (same["accuracy"], same["accuracy_error"]) == (0, pytest.approx(1 / (1 + len(model.test_labels))))
+    assert np.isnan(none["accuracy_error"])
 
 
 def test_labels_that_are_no_classes_have_no_accuracy(model):

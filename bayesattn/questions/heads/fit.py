@@ -111,15 +111,8 @@ def _moments(order_parameters: Array, process: GaussianProcess, features: Array)
     return one_by_one(lambda each: tuple(conditional_moments(process, each, features)), order_parameters)
 
 
-def mean_and_error(values: Float[np.ndarray, " example"], of_shares: bool = False) -> tuple[float, float]:
-    """Mean over test examples and its standard error; NaN without examples.
-
-    Errors `of_shares`, whether each example is right or a difference of two such, are with half an example more on either
-    side, so that they are not 0 where all examples are alike (Agresti and Min 2005).
-    """
+def mean_and_error(values: Float[np.ndarray, " example"]) -> tuple[float, float]:
+    """Mean over test examples and its standard error; NaN without examples."""
     mean = float(values.mean()) if values.size else np.nan
-    if of_shares and values.size:
-        more = values.size + 1
-        return mean, float(np.sqrt(np.sum(values**2) + 1 - np.sum(values) ** 2 / more) / more)
     error = float(values.std(ddof=1) / np.sqrt(values.size)) if values.size > 1 else np.nan
     return mean, error

@@ -27,6 +27,7 @@ from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
+from bayesattn.checks.accuracy import paired_error
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.forms import compressed
@@ -234,7 +235,10 @@ def _lost(whole: Fit, rest: Fit, model: Model, error: float = np.nan, rhat: floa
         "log_score": whole.log_score(model) - rest.log_score(model),
     }
     for name, lost in of_examples.items():
-        found[name], found[f"{name}_error"] = mean_and_error(lost, of_shares=name == "accuracy")
+        found[name], found[f"{name}_error"] = mean_and_error(lost)
+    if not np.isnan(found["accuracy"]):
+        lost = of_examples["accuracy"]
+        found["accuracy_error"] = paired_error(float(lost @ lost), float(lost.sum()), lost.size)
     return found
 
 

@@ -14,6 +14,7 @@ from bayesattn._util.checks import Checked, positive_integer
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described
+from bayesattn.checks.accuracy import binomial_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import Draws, opened_with_network
 from bayesattn.models.model import Model
@@ -122,7 +123,9 @@ def remove_heads(
         order.append(head)
         fits.append(tried[head])
         gone |= units.paths[head]
-    accuracy, error = np.array([mean_and_error(fit.accuracy(whole), of_shares=True) for fit in fits]).T
+    right = [fit.accuracy(whole) for fit in fits]
+    accuracy = np.array([mean_and_error(each)[0] for each in right])
+    error = np.array([binomial_error(share, each.size) for share, each in zip(accuracy, right, strict=True)])
     log_score, _ = np.array([mean_and_error(fit.log_score(whole)) for fit in fits]).T
     evidence = np.array([fit.log_evidence for fit in fits])
     names = [units.names[at] for at in order]
