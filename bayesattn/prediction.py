@@ -133,7 +133,8 @@ class PosteriorPrediction(Described):
             return class_accuracy(self.mean, labels)
         if self.probabilities is None:
             raise BayesattnError(
-                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are not classes"
+                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are not +1 and -1, or were gathered:"
+                " use bayesattn.score(draws) for its own test labels"
             )
         return class_scores(self.probabilities, labels)
 

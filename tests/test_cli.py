@@ -313,6 +313,29 @@ def test_calibrate_asks_about_a_narrow_network_too(
         assert content["narrow"]["samplers"]["hmc"]["calibrated"] is {0: True, 1: False, 2: None}[status]
 
 
+def test_a_sampler_that_meets_nan_costs_no_other_its_calibration(run, tmp_path, monkeypatch):
+    ranks = np.random.default_rng(0).integers(0, 64, (50, 1))
+
+    def calibrated(*_, sampler, level, **__):
+        if sampler == failing:
+            raise FloatingPointError(f"sampler {sampler!r} met a value that is not finite")
+        p_values = uniform_probability(least_tail(ranks, 63), 50, 63)
+        return calibration.Calibration(["U 1,1"], ranks, 63, p_values, np.ones(1), None, level)
+
+    monkeypatch.setattr(calibration, "calibrate", calibrated)
+    monkeypatch.setattr(
+        calibration, "joint_test", lambda *_, level, **__: calibration.JointTest(["U 1,1"], np.zeros(1), level)
+    )
+    failing, samplers = "hmc", ("--sampler", "hmc", "--sampler", "nuts", "--no-narrow")
+    status, out, _ = run("calibrate", "small.toml", *samplers)
+    assert status == 2
+    assert "not calibrated: small.toml: sampler 'hmc' met a value that is not finite" in out
+    content = json.loads((tmp_path / "out" / "calibrate-small" / "result.json").read_text())
+    assert [*content["samplers"]] == ["nuts"]
+    assert len(content["failures"]) == 1
+    assert run("calibrate", "small.toml", "--sampler", "hmc", "--no-narrow", "--overwrite")[0] == 2
+
+
 def test_sweeps_fit_the_screen(shown, tmp_path, monkeypatch):
     """Their runs, and how they ended, without drawing anything."""
     sweep = pytest.importorskip("bayesattn.jobs.sweep")

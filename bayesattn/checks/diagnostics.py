@@ -26,6 +26,7 @@ from bayesattn.checks.mixing import (
 from bayesattn.checks.theory_predictions import BATCHES_PER_CHAIN
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
+from bayesattn.models.conditional import has_two_classes
 from bayesattn.models.draws import Draws, fewest_round_trips, opened
 from bayesattn.models.stored_model import architecture_in
 from bayesattn.samplers.stopping import doubts_about_trips
@@ -276,8 +277,8 @@ def summary(draws: Draws) -> list[PlainDict]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of scalar quantities, a row each.
 
     The quantities are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named
-    by its paths) and, if there are test labels, the share of them that the mean predictor gets right ("accuracy": mean,
-    Monte Carlo error, and "test_error" due to the size of the test set).
+    by its paths) and, if there are test labels with signs or of several outputs, the share of them that the mean predictor
+    gets right ("accuracy": mean, Monte Carlo error, and "test_error" due to the size of the test set).
 
     Rows of U also contain the effective sample size of the tails ("tail_ess") and the shape of the tail of the square
     ("pareto_k"). If it is above 0.7, the mean of U^2 is unreliable.
@@ -301,7 +302,10 @@ def summary(draws: Draws) -> list[PlainDict]:
             named = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
             rows.append(named | {name: float(values[entry]) for name, values in numbers.items()})
     if "prediction" in posterior and "test_labels" in constant:
-        rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], constant["test_labels"].values))
+        labels = constant["test_labels"].values
+        # Counts, say, have no sign that the predictor could get right.
+        if labels.ndim == 2 or has_two_classes(labels) or np.min(labels) < 0:
+            rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], labels))
     return finite(rows)
 
 

@@ -54,7 +54,7 @@ def calibrate(
 
     Labels are simulated from the prior; only architecture, path inputs and temperature of the model are used. A right
     sampler fails with a probability of 1 %, over all samplers, quantities and both networks together. Exit status 2: ranks
-    are not uniform, but the draws depend on each other; raise --thin.
+    are not uniform, but the draws depend on each other; raise --thin. So is it if a sampler met values that are not finite.
 
     Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
     """
@@ -71,6 +71,7 @@ def calibrate(
     for name in names:  # Invalid settings are found before anything is drawn.
         Job(sampler=name, parameterisation=parameterisation.value)
     results: dict[str, Results] = {title: {} for title in cases}
+    failures: list[str] = []
     with screen.bars(quiet=as_json) as shown:
         # Each joint test counts as one more simulation.
         total = len(names) * sum(count + 1 for _, count in cases.values())
@@ -86,13 +87,18 @@ def calibrate(
                 def report(done: int, begun: int = begun, what: str = f"{title}: {name}, simulations") -> None:
                     bar.update(begun + done, description=what, note="")
 
-                ranked = calibration.calibrate(
-                    network, simulated, sampler=name, draws=draws, thin=thin, progress=report, **shared
-                )
-                bar.update(begun + count, description=f"{title}: {name}, joint test")
-                results[title][name] = ranked, calibration.joint_test(network, sampler=name, chains=chains, **shared)
+                try:
+                    ranked = calibration.calibrate(
+                        network, simulated, sampler=name, draws=draws, thin=thin, progress=report, **shared
+                    )
+                    bar.update(begun + count, description=f"{title}: {name}, joint test")
+                    results[title][name] = ranked, calibration.joint_test(network, sampler=name, chains=chains, **shared)
+                except FloatingPointError as error:
+                    failures.append(f"{title}: {error}")  # What other samplers have simulated is not lost.
                 begun += count + 1
         bar.update(total)
+    if len(failures) == len(names) * len(cases):
+        raise FloatingPointError("; ".join(failures))
     content = {
         "model": model,
         "width": case.architecture.widths[0],
@@ -105,6 +111,7 @@ def calibrate(
         "warmup": warmup,
         "seed": seed,
         "level": calibration.LEVEL,
+        "failures": failures,
         **_plain(simulations, results[model]),
     }
     if narrow:
@@ -119,12 +126,15 @@ def calibrate(
         screen.print_json(content)
     else:
         for title, of in results.items():
-            _print(of, f"{cases[title][1]} simulations of {title}", thin)
+            if of:
+                _print(of, f"{cases[title][1]} simulations of {title}", thin)
             if title != model:
                 screen.say(f"{title}: {WHY_NARROW}")
+        for failure in failures:
+            screen.say(f"not calibrated: {failure}", style="yellow")
         screen.say(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
         screen.say_where(f"figure and results in {folder}")
-    verdicts = [test.holds for of in results.values() for pair in of.values() for test in pair]
+    verdicts = [test.holds for of in results.values() for pair in of.values() for test in pair] + [None] * len(failures)
     raise typer.Exit(screen.FAILS if False in verdicts else screen.CANNOT_TELL if None in verdicts else screen.HOLDS)
 
 
