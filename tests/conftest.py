@@ -164,12 +164,18 @@ def layers(request):
 
 
 @pytest.fixture(scope="session")
-def zoo(tmp_path_factory):
+def shared_folder(tmp_path_factory):
+    """A folder of this run of the tests, one for all of its processes."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def zoo(shared_folder):
     """Draws of shared posteriors (tests/zoo.py), made by whichever process asks first."""
     from tests.zoo import Zoo  # Here, because modules imported before the tests are not checked for shapes.
 
-    folder = tmp_path_factory.getbasetemp()
-    return Zoo(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
+    return Zoo(shared_folder)
 
 
 @pytest.fixture(scope="session")
