@@ -62,13 +62,12 @@ MARKS = os.environ.setdefault(
 )
 """Marks asked for on the command line; processes that test read them from the environment."""
 HEAVY = "heavy" in MARKS.replace("not heavy", "")
-if not HEAVY:
-    # Half of the time without a cache is XLA's. Before anything is compiled, also by what tests import: runs begun here and
-    # in other processes have the same bits.
-    compile_quickly(0)
-    if hasattr(lax, "stage_p"):
-        # To place an array, JAX 0.10 compiles a program for each shape; tests have a thousand shapes.
-        lax.stage_p.def_impl(lambda x: x if isinstance(x, jax.Array) else jax.device_put(x))
+# Half of the time without a cache is XLA's. Before anything is compiled, also by what tests import: runs begun here and in
+# other processes have the same bits. Long chains would lose more by slow functions than is won.
+compile_quickly(1 if HEAVY else 0)
+if hasattr(lax, "stage_p"):
+    # To place an array, JAX 0.10 compiles a program for each shape; tests have a thousand shapes.
+    lax.stage_p.def_impl(lambda x: x if isinstance(x, jax.Array) else jax.device_put(x))
 
 
 def pytest_configure(config):
