@@ -133,8 +133,8 @@ class PosteriorPrediction(Described):
             return class_accuracy(self.mean, labels)
         if self.probabilities is None:
             raise BayesattnError(
-                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are not +1 and -1, or were gathered:"
-                " use bayesattn.score(draws) for its own test labels"
+                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are not +1 and -1, or were"
+                " gathered; bayesattn.prediction.score(draws) takes those of its test examples"
             )
         return class_scores(self.probabilities, labels)
 

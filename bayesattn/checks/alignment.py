@@ -84,9 +84,7 @@ def why_unaligned(labels: Checked, compressed: bool) -> str:
 
 
 def alignment_over_draws(
-    model: Model,
-    saddle: Float[np.ndarray | Array, "path path"],
-    order_parameters: Checked,
+    model: Model, saddle: Float[np.ndarray | Array, "path path"], order_parameters: Checked
 ) -> Alignment | None:
     """Alignment of the kernel with the labels, at finite width and in the GP limit; None if it is not available.
 

@@ -103,12 +103,7 @@ def _gram_of_upper(upper: Square, leaf: int) -> Square:
         return upper @ upper.T
     first, right, last = upper[:half, :half], upper[:half, half:], upper[half:, half:]
     below = last @ right.T
-    return jnp.block(
-        [
-            [_gram_of_upper(first, leaf) + right @ right.T, below.T],
-            [below, _gram_of_upper(last, leaf)],
-        ]
-    )
+    return jnp.block([[_gram_of_upper(first, leaf) + right @ right.T, below.T], [below, _gram_of_upper(last, leaf)]])
 
 
 def _leaf(rows: int) -> int:

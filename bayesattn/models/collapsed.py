@@ -152,10 +152,7 @@ class Collapsed(Parameterisation):
         if model.likelihood.conjugate:
             return cls(**fields, whitening=_whitening(prepared))
         return WithOutputs(
-            **fields,
-            whitening=_whitening(prepared),
-            likelihood=arrays_of(model.likelihood),
-            latents=_latents(prepared),
+            **fields, whitening=_whitening(prepared), likelihood=arrays_of(model.likelihood), latents=_latents(prepared)
         )
 
     prepare = staticmethod(prepare)  # pyright: ignore[reportAssignmentType]

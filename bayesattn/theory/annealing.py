@@ -56,11 +56,7 @@ class ToPosterior:
 
 
 def anneal(
-    problem: Problem,
-    shapes: Shapes,
-    temperatures: Sequence[float],
-    key: Key[Array, ""],
-    particles: int | None = None,
+    problem: Problem, shapes: Shapes, temperatures: Sequence[float], key: Key[Array, ""], particles: int | None = None
 ) -> Iterator[tuple[float, Particles]]:
     """Each temperature, hottest first, with particles and log p(Y); raises Singular.
 
@@ -80,12 +76,7 @@ def anneal(
 
 
 def bridge(
-    start: Mixture,
-    problem: Problem,
-    shapes: Shapes,
-    key: Key[Array, ""],
-    particles: int | None,
-    least_share: float,
+    start: Mixture, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None, least_share: float
 ) -> Particles:
     """Particles with log p(Y), annealed from a mixture to the posterior, along the geometric path between their densities.
 

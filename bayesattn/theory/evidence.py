@@ -203,11 +203,7 @@ def _checked_temperatures(temperatures: Sequence[Checked]) -> list[float]:
 
 
 def _estimates(
-    model: Checked,
-    temperatures: Sequence[float],
-    seed: int,
-    particles: int | None,
-    within: float = np.inf,
+    model: Checked, temperatures: Sequence[float], seed: int, particles: int | None, within: float = np.inf
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without the temperatures that annealing has dropped."""
     process, arch = gaussian_density(model), model.architecture

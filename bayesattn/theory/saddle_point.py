@@ -117,12 +117,7 @@ def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
 
 @with_own_settings
 def solve(
-    model: Checked,
-    *,
-    arch: Checked = None,
-    temperature: Checked = None,
-    max_steps: int = 200,
-    throw: bool = True,
+    model: Checked, *, arch: Checked = None, temperature: Checked = None, max_steps: int = 200, throw: bool = True
 ) -> SaddlePoint:
     """Minimise the action from the GP limit (THEORY section 4).
 

@@ -92,7 +92,8 @@ def calibrate(
                         network, simulated, sampler=name, draws=draws, thin=thin, progress=report, **shared
                     )
                     bar.update(begun + count, description=f"{title}: {name}, joint test")
-                    results[title][name] = ranked, calibration.joint_test(network, sampler=name, chains=chains, **shared)
+                    joint = calibration.joint_test(network, sampler=name, chains=chains, **shared)
+                    results[title][name] = ranked, joint
                 except FloatingPointError as error:
                     failures.append(f"{title}: {error}")  # What other samplers have simulated is not lost.
                 begun += count + 1

@@ -38,10 +38,7 @@ def learning_coefficient(
     best_fit: Annotated[
         float | None, typer.Option("--best-fit", help="S*, the least |Y - f|^2 of all weights, if it is known.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the runs, which are resumed; by default in out."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs, which are resumed; by default in out.")] = None,
     chains: options.Chains = 4,
     warmup: options.Warmup = 500,
     draws: options.Draws = 1000,

@@ -33,8 +33,7 @@ Overwrite = Annotated[bool, typer.Option(help="Replace existing files at --out a
 OverwriteFigure = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file at --figure.")]
 OverwriteOut = Annotated[bool, typer.Option(help="Replace an existing file at --out.")]
 FigureFile = Annotated[
-    Path | None,
-    typer.Option("--figure", help="Write the figure to this file too: PNG, PDF or SVG by its ending."),
+    Path | None, typer.Option("--figure", help="Write the figure to this file too: PNG, PDF or SVG by its ending.")
 ]
 SamplerName = Annotated[Sampler, typer.Option("--sampler", help="Sampler.")]
 ParameterisationName = Annotated[Parameterisation, typer.Option("--parameterisation", help="Form of the posterior.")]
@@ -42,6 +41,4 @@ ParameterisationName = Annotated[Parameterisation, typer.Option("--parameterisat
 
 def results_option(command: str) -> OptionInfo:
     """Option --out of a command with a figure and results."""
-    return typer.Option(
-        help=f"Folder for figure and results; by default out/{command}-MODEL, numbered if taken.",
-    )
+    return typer.Option(help=f"Folder for figure and results; by default out/{command}-MODEL, numbered if taken.")

@@ -45,8 +45,7 @@ def sample(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the sampler, such as max_tree_depth=8.")
     ] = None,
     target_ess: Annotated[
-        float | None,
-        typer.Option(help="Stop when every entry of U has this effective sample size, of bulk and tails."),
+        float | None, typer.Option(help="Stop when every entry of U has this effective sample size, of bulk and tails.")
     ] = None,
     max_seconds: Annotated[
         float | None, typer.Option(help="Begin no further block of draws after this time; the same command resumes.")

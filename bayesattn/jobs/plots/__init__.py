@@ -1,11 +1,6 @@
 """Figures of runs, and of theory against draws."""
 
-from bayesattn.jobs.plots.questions import (
-    calibration_figure,
-    grade_figure,
-    heads_figure,
-    learning_coefficient_figure,
-)
+from bayesattn.jobs.plots.questions import calibration_figure, grade_figure, heads_figure, learning_coefficient_figure
 from bayesattn.jobs.plots.run import KINDS, run_figure
 from bayesattn.jobs.plots.style import literal, save
 from bayesattn.jobs.plots.validation import validation_figure

@@ -43,9 +43,7 @@ class RunSection:
 
 @with_own_settings
 def page(
-    sections: list[RunSection],
-    figures: list[EmbeddedFigure],
-    pooled: Sequence[tuple[str, str, bool | None]] = (),
+    sections: list[RunSection], figures: list[EmbeddedFigure], pooled: Sequence[tuple[str, str, bool | None]] = ()
 ) -> str:
     """HTML of the sections and figures; names are escaped.
 
