@@ -177,9 +177,8 @@ def test_alignment_over_draws(model, hidden_markov):
     leading = [ba.theory.alignment(kernel, model.labels) for kernel in kernels]
     found = alignment.alignment_over_draws(model, saddle, draws)
     assert found.draws == pytest.approx(np.mean(each))
-    assert found.error == pytest.approx(
-        float(mcse(xr.DataArray(np.reshape(each, (CHAINS, 25)), dims=("chain", "draw"))))
-    )
+    of_chains = xr.DataArray(np.reshape(each, (CHAINS, 25)), dims=("chain", "draw"))
+    assert found.error == pytest.approx(float(mcse(of_chains)))
     np.testing.assert_allclose(found.eigenvectors, np.mean(leading, 0), rtol=1e-6, atol=1e-9)
     assert found.theory == pytest.approx(found.draws, rel=0.01)
     assert found.outcome == "higher"

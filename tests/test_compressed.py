@@ -130,11 +130,9 @@ def test_few_examples_are_their_own_statistics(data, examples):
     few = gather([(inputs, labels)], ARCH)
     assert few.residual.examples == max(0, examples - 12)
     assert same(Compressed.restored(few.path_inputs, few.labels, few.residual), few)
+    order_parameter, settings = np.diag([1.0, 2.0, 0.5, 1.5]), {"architecture": ARCH, "temperature": TEMPERATURE}
     by_examples, by_few = (
-        log_density_of(
-            ba.Model(**given, architecture=ARCH, temperature=TEMPERATURE).gaussian_process,
-            np.diag([1.0, 2.0, 0.5, 1.5]),
-        )
+        log_density_of(ba.Model(**given, **settings).gaussian_process, order_parameter)
         for given in ({"path_inputs": inputs, "labels": labels}, {"compressed": few})
     )
     assert relative_error(by_few, by_examples) < 1e-12

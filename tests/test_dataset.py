@@ -148,9 +148,8 @@ def test_classes_that_are_renamed_are_held_against_labels_that_stay():
 
 
 def test_tokens_are_those_of_the_path_inputs():
-    model = ba.load_model(
-        "hidden_markov", width=3, task={"examples": 4, "test_examples": 2, "tokens": 4, "dimension": 6}
-    )
+    few = {"examples": 4, "test_examples": 2, "tokens": 4, "dimension": 6}
+    model = ba.load_model("hidden_markov", width=3, task=few)
     assert model.tokens is not None
     assert model.replace(labels=-model.labels).tokens is model.tokens
     assert model.replace(path_inputs=model.path_inputs[::-1], labels=model.labels[::-1]).tokens is None

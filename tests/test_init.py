@@ -59,26 +59,19 @@ def test_a_file_may_hold_tokens_and_attention_matrices(command, tmp_path):
     np.savez("mine.npz", **arrays)
     model = ba.load_model("mine.toml")
     for part, found in (("", model.path_inputs), ("test_", model.test_path_inputs)):
-        matrices = [arrays[f"{part}matrices_{layer}"] for layer in (1, 2)]
-        made = ba.attention.paths_from_matrices(
-            arrays[f"{part}inputs"], matrices, "first", arrays[f"{part}mask"], [False, True]
-        )
+        inputs, mask, *matrices = (arrays[part + name] for name in ("inputs", "mask", "matrices_1", "matrices_2"))
+        made = ba.attention.paths_from_matrices(inputs, matrices, "first", mask, [False, True])
         np.testing.assert_array_equal(found, made)
     np.testing.assert_array_equal(model.test_labels, arrays["test_labels"])
     assert "token" in model.parameterisations
+    one, two = arrays["matrices_1"], arrays["matrices_2"]
     either = "task.file must hold either path_inputs or all of inputs, matrices_1, matrices_2, got "
     for changed, message in (
         ({"matrices_2": None}, either),
         ({"path_inputs": np.ones((6, 6, 3))}, either),
-        (
-            {"matrices_2": 2 * arrays["matrices_2"]},
-            "task.file, with matrices[0] for matrices_1 and so on: matrices[1] must have",
-        ),
-        ({"matrices_3": arrays["matrices_2"]}, "task.file may hold path_inputs, labels, inputs, "),
-        (
-            {"matrices_1": arrays["matrices_1"][:, :1]},
-            "matrices_1 in task.file must have 2 heads, as architecture.heads",
-        ),
+        ({"matrices_2": 2 * two}, "task.file, with matrices[0] for matrices_1 and so on: matrices[1] must have"),
+        ({"matrices_3": two}, "task.file may hold path_inputs, labels, inputs, "),
+        ({"matrices_1": one[:, :1]}, "matrices_1 in task.file must have 2 heads, as architecture.heads"),
         ({"labels": None}, "task.file must hold labels, got only ['inputs', 'mask', "),
     ):
         np.savez("mine.npz", **{name: array for name, array in (arrays | changed).items() if array is not None})

@@ -32,12 +32,10 @@ BATCHES = [(MODEL.path_inputs, MODEL.labels)]
 URLS = ("s3://bucket/runs/a", "simplecache::s3://bucket/a", Path("file:///tmp/a"))
 
 
-def task_file(folder, entry, path):
-    """A model file whose [task] names a path."""
-    file = folder / f"{entry}.toml"
-    file.write_text(
-        f'temperature = 0.1\n[architecture]\nwidth = 8\nheads = [2, 2]\n[task]\nname = "arrays"\n{entry} = "{path}"\n'
-    )
+def task_file(entry, path):
+    """A model file in this folder whose [task] names a path."""
+    file, network = Path(f"{entry}.toml").absolute(), "[architecture]\nwidth = 8\nheads = [2, 2]\n"
+    file.write_text(f'temperature = 0.1\n{network}[task]\nname = "arrays"\n{entry} = "{path}"\n')
     return file
 
 
@@ -85,10 +83,7 @@ FURTHER = {
     "security of a sweep": ("tls_ca_file", lambda path, _: sweep.clusters._security({"tls_ca_file": path})),
 }
 for entry in ("file", "statistics"):
-    FURTHER[f"[task] {entry}"] = (
-        f"task.{entry}",
-        lambda path, _, entry=entry: ba.load_model(task_file(Path().absolute(), entry, path)),
-    )
+    FURTHER[f"[task] {entry}"] = (f"task.{entry}", lambda path, _, entry=entry: ba.load_model(task_file(entry, path)))
 OWN = """
 compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
 _util.files.sync _util.files.sync_folder jobs.runs.folder.beside jobs.runs.folder.clean jobs.runs.folder.damaged

@@ -10,7 +10,6 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn._util.text import COLUMNS, LINES
 from bayesattn.questions.preferred_attention import (
     ORDERS,
     compare_attention,
@@ -23,6 +22,7 @@ from bayesattn.theory.mode import find_mode
 from bayesattn.theory.potential import potential
 from tests.posteriors import exact_scalar_posterior
 from tests.statistics import near
+from tests.test_reprs import title_of
 
 EXAMPLES, TOKENS, FEATURES, KEY_WIDTH = 10, 4, 3, 2
 PADDING = np.arange(TOKENS) < np.random.default_rng(1).integers(2, TOKENS + 1, size=(EXAMPLES, 1))
@@ -315,10 +315,8 @@ def test_results_say_what_they_are_in_a_few_lines(rivals):
         (most_probable_attention(model, [pairs((1,)), pairs((1,), 3)], steps=1), "NOT converged"),
         (compare_attention(taught(rivals, 0.1), rivals), "N = 8"),
     ):
-        lines = repr(thing).splitlines()
         assert said in repr(thing)
-        assert len(lines) <= LINES
-        assert max(map(len, lines)) <= COLUMNS
+        assert title_of(thing)
 
 
 def test_bad_input_is_refused_in_one_sentence(rivals):

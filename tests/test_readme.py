@@ -40,11 +40,8 @@ SMALL = {"examples": 20, "test_examples": 100}
 SIZES = {"networks": (12, 6), "transformers": (100, 231)}
 """Examples and features of two pages: with more, one samples 6,237 coordinates of classes; the other trains on 60 of 100."""
 HOWTOS = sorted((ROOT / "docs/howto").glob("*.md"))
-PAGES = [
-    page
-    for page in [ROOT / "docs/index.md", *HOWTOS, *sorted((ROOT / "docs/from").glob("*.md"))]
-    if "```python" in page.read_text()
-]
+EVERY = [ROOT / "docs/index.md", *HOWTOS, *sorted((ROOT / "docs/from").glob("*.md"))]
+PAGES = [page for page in EVERY if "```python" in page.read_text()]
 
 
 def blocks(page):

@@ -27,6 +27,7 @@ from bayesattn.models import LatentModel
 from bayesattn.questions import exchangeable
 from bayesattn.theory import potential
 from tests.posteriors import tiny_model
+from tests.test_runs import StopAfter
 from tests.zoo import LIGHT, QUICK
 
 LATENT = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
@@ -398,9 +399,8 @@ def test_a_theory_that_is_not_found_costs_no_page(zoo, unpainted, tmp_path, monk
     monkeypatch.setattr(stored_theory, "predicted", lost)
     copies = [shutil.copytree(zoo.run("two", seed=seed), tmp_path / str(seed)) for seed in (3, 4)]
     text = report.report(copies, tmp_path / "page.html").read_text()
-    assert (
-        text.count("The draws were not compared with the theory: no saddle point was found.") == 2 * 2
-    )  # At the top, and in its section.
+    # At the top, and in its section.
+    assert text.count("The draws were not compared with the theory: no saddle point was found.") == 2 * 2
     assert "together" not in text
 
 
@@ -415,11 +415,8 @@ def test_only_contradictory_labels_leave_losses_out(zoo, tmp_path, monkeypatch):
 
 
 def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
-    def stop(event):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        runs.sample(tiny_model(heads=(2,)), tmp_path / "begun", **QUICK | {"progress": stop})
+        runs.sample(tiny_model(heads=(2,)), tmp_path / "begun", **QUICK | {"progress": StopAfter(0)})
     new = tmp_path / "new.html"
     for made_of, out, error, message in (
         ([page.parent / "latent"], page, FileExistsError, "out must not exist yet"),

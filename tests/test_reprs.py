@@ -100,14 +100,10 @@ def test_a_saddle_point_tells_energy_convergence_and_greatest_entries(model):
     assert title_of(batch) == "SaddlePoint of 2 networks: 2 of 2 converged"
     assert title_of(solution._replace(converged=False)) == "SaddlePoint: NOT converged"
     for outputs, own, greatest in (
-        (
-            3,
-            np.arange(12.0),
-            "11 (path 4, output 3), 10 (path 4, output 2), 9 (path 4, output 1), 8 (path 3, output 3)",
-        ),
-        (2, [1.0, 4, 3, 2], "4 (path 1, output 2), 3 (path 2, output 1), 2 (path 2, output 2), 1 (path 1, output 1)"),
+        (3, range(12), "11 (path 4, output 3), 10 (path 4, output 2), 9 (path 4, output 1), 8 (path 3, output 3)"),
+        (2, [1, 4, 3, 2], "4 (path 1, output 2), 3 (path 2, output 1), 2 (path 2, output 2), 1 (path 1, output 1)"),
     ):
-        several = solution._replace(order_parameter=np.diag(own), scalar_order_parameter=np.eye(outputs))
+        several = solution._replace(order_parameter=1.0 * np.diag(own), scalar_order_parameter=np.eye(outputs))
         assert greatest in said_of(several)
 
 

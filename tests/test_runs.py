@@ -154,10 +154,8 @@ def test_an_interrupted_run_is_readable_and_resumes(model, interrupted, made):
     assert run.state == "interrupted"
     assert 180 <= sum(run.done) < 260
     # As ArviZ users open it: NaN where nothing is drawn yet; through the run: the draws that all chains have.
-    raw, drawn = (
-        tree["posterior"]["order_parameter"].values
-        for tree in (xr.open_datatree(interrupted, engine="zarr"), run.draws())
-    )
+    opened = xr.open_datatree(interrupted, engine="zarr"), run.draws()
+    raw, drawn = (tree["posterior"]["order_parameter"].values for tree in opened)
     kept = min(run.done) - JOB["warmup"]
     assert 0 < kept < 100
     assert raw.shape == (2, 100, 1, 1)
@@ -378,6 +376,5 @@ def test_flags_of_the_compiler_are_part_of_the_environment(monkeypatch):
     begun = provenance.environment("nuts")
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
     assert provenance.differences(begun, begun) == []
-    assert provenance.differences(begun, provenance.environment("nuts")) == [
-        "XLA_FLAGS none (now --xla_backend_optimization_level=1)"
-    ]
+    [said] = provenance.differences(begun, provenance.environment("nuts"))
+    assert said == "XLA_FLAGS none (now --xla_backend_optimization_level=1)"

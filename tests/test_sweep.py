@@ -15,6 +15,7 @@ from bayesattn._util import extras
 from bayesattn.jobs import sweep
 from bayesattn.jobs.sweep import clusters, execute
 from tests.test_cli import SMALL
+from tests.test_runs import StopAfter
 
 SWEEP = """
 [settings]
@@ -65,9 +66,8 @@ def planned(file, content):
 
 
 def test_a_grid_is_every_combination(file):
-    found = planned(
-        file, SWEEP + 'temperature = [0.1, 1.0]\nsampler = ["nuts", "hmc"]\n[grid.task]\nnoise_sum = [0.5]\n'
-    )
+    more = 'temperature = [0.1, 1.0]\nsampler = ["nuts", "hmc"]\n[grid.task]\nnoise_sum = [0.5]\n'
+    found = planned(file, SWEEP + more)
     assert len(found) == len({run.name for run in found}) == 16
     assert found[0].name == "width=4,seed=0,temperature=0.1,sampler=nuts,noise_sum=0.5"
     assert found[0].out.name == found[0].name + ".zarr"
@@ -216,7 +216,7 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(file, tmp_path):
     foreign, busy, *_ = plan.runs
     runs.sample(foreign.model(), foreign.out, **vars(foreign.job) | {"chains": 1})
     with pytest.raises(KeyboardInterrupt):
-        runs.sample(busy.model(), busy.out, **vars(busy.job), progress=_interrupt)
+        runs.sample(busy.model(), busy.out, **vars(busy.job), progress=StopAfter(0))
     one = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": "127.0.0.1:0"}
     with runs.Run(busy.out).locked(), LocalCluster(**one, local_directory=tmp_path / "dask") as cluster:
         table = sweep.run(plan, scheduler=cluster.scheduler_address, progress=told.append)
@@ -226,10 +226,6 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(file, tmp_path):
     assert "holds a run with chains = 1, got 2" in messages[foreign.name]
     assert "RunBusy" in messages[busy.name]
     assert told[-1]["failed"] == told[-1]["complete"] == 2
-
-
-def _interrupt(event):
-    raise KeyboardInterrupt
 
 
 BATCH = f"""{SWEEP}

@@ -22,18 +22,8 @@ from bayesattn.jobs.plots.diagnostics import scalars, trace
 from bayesattn.jobs.plots.validation import order_parameter_against_width, order_parameters
 from bayesattn.jobs.report import figures, sections
 from tests.screens import Terminal
+from tests.test_cli import SMALL
 
-SMALL = """
-temperature = 0.1
-[architecture]
-width = 8
-[task]
-name = "hidden_markov"
-examples = 10
-test_examples = 20
-dimension = 10
-tokens = 5
-"""
 FILES = {
     "small.toml": SMALL,
     "arrays.toml": SMALL[: SMALL.index("[task]")] + '[task]\nname = "arrays"\nfile = "nowhere.npz"\n',
@@ -101,6 +91,13 @@ COMMANDS = {
     "theory small.toml --widht 3": "--width",
     "theory small.toml --width 0": "architecture.width: Input should be greater than or equal to 1",
     "theory small.toml --width nan": "--width must be a whole number, such as 1000, got 'nan'",
+    "theory small.toml --width 10,100": "a whole number, such as 1000, got '10,100': repeat --width",
+    "theory small.toml --width=8 --width=1e3": "a whole number, such as 1000, got '1e3': repeat --width",
+    "theory small.toml --temperature 0.1,1": "such as 0.01, got '0.1,1': repeat --temperature",
+    "sample small.toml --out x --width 1e3": "--width must be a whole number, such as 1000, got '1e3'\n",
+    "sample small.toml --out small.toml": "small.toml must be a run, a Zarr store that",
+    "sample small.toml": "Missing option '--out'",
+    "sample small.toml --out x --option steps": "--option must be NAME=VALUE, such as max_tree",
     "theory small.toml --width " + 5000 * "9": "Invalid value for '--width'",
     "theory small.toml --width 3 --width 0": "widths[0] must be",
     "theory small.toml --temperature nan": "temperature: Input should be a finite number",
@@ -117,6 +114,7 @@ COMMANDS = {
     "sweep date.toml": "task.x is unknown",
     "report nowhere --out small.toml": "got nowhere, which is not a folder",
     "runs nowhere": "got nowhere, which is not a folder",
+    "runs .": "folder must be a run or hold runs, got ., which holds none",
     "theory \x1b[31mred.toml": r"\x1b[31mred.toml",
 }
 """What is said of what is typed."""
@@ -190,10 +188,6 @@ def test_closed_streams_are_no_error(run, monkeypatch, stream):
     status, out, _ = run("--version")
     getattr(sys, stream).close()
     assert (status, out) == (0, "" if stream == "stdout" else f"bayesattn {ba.__version__}\n")
-
-
-def test_debug_alone_asks_for_help(run):
-    assert run("--debug") == run("--help")
 
 
 def test_completion_after_a_misspelt_command_is_silent(run, monkeypatch):
@@ -293,9 +287,8 @@ def test_names_are_drawn_as_they_are(name):
     order_parameters(other, found)
     for each in (figure, other):
         each.canvas.draw()
-        texts = [
-            text for text in each.findobj(plt.Text) if text.get_text().strip().startswith(plots.literal(name).strip())
-        ]
+        start = plots.literal(name).strip()
+        texts = [text for text in each.findobj(plt.Text) if text.get_text().strip().startswith(start)]
         assert texts
         assert all(text._preprocess_math(text.get_text()) in ((name, False), (" " + name, False)) for text in texts)
     plt.close("all")
@@ -321,14 +314,12 @@ def test_names_of_quantities_are_drawn_as_they_are(name):
     "name", ["<script>alert(1)</script>", '" onload="alert(1)', "a & b", "{{ 7 * 7 }}", "</pre><img>"]
 )
 def test_names_are_text_of_a_report(name):
-    overview = dict.fromkeys(("model", "sampler", "parameterisation", "state"), name)
-    overview |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}
-    overview["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
+    about = dict.fromkeys(("model", "sampler", "parameterisation", "state"), name)
+    about |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}
+    about["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
     figure = figures.EmbeddedFigure("data:", "data:", name, name)
     rows, tables = [{"entry of U": name}], {name: [{"head": name}]}
-    section = sections.RunSection(
-        name, name, overview, [name], name, True, rows, tables, name, [figure], {"model": name}
-    )
+    section = sections.RunSection(name, name, about, [name], name, True, rows, tables, name, [figure], {"model": name})
     page = sections.page([section], [figure])
     assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
     assert "<script>" not in page

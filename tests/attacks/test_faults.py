@@ -21,10 +21,7 @@ from tests.test_runs import contents, run_process
 ERRORS = (errno.ENOSPC, errno.EIO)
 SHORT = JOB | {"chains": 1, "draws": 40}
 """Two blocks."""
-KINDS = {
-    "weights": {"keep": ["weights"]},
-    "nuts": {"sampler": "nuts", "parameterisation": "collapsed", "options": {}},
-}
+KINDS = {"weights": {"keep": ["weights"]}, "nuts": {"sampler": "nuts", "parameterisation": "collapsed", "options": {}}}
 
 
 def leftovers(folder):

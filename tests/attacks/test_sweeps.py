@@ -70,9 +70,8 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
         found = listening()
         pages = client.run(lambda dask_worker: dask_worker.http_server.port)
         pages[""] = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)
-        for port, page in itertools.product(
-            pages.values(), ("", "status", "info/main/workers.html", "metrics", "json")
-        ):
+        named = ("", "status", "info/main/workers.html", "metrics", "json")
+        for port, page in itertools.product(pages.values(), named):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10)
     assert len(found) >= 5  # The scheduler, two nannies and two workers.
@@ -82,32 +81,18 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
 
 NO_SECURITY = "^security needs a scheduler at a tls:// address, got "
 NO_SCHEDULER = "^scheduler must be the address of a running Dask scheduler.*got "
+TCP, TLS = "tcp://127.0.0.1:9", "tls://127.0.0.1:9"
 NO_CERTIFICATE = "^security must hold PEM files that belong together, got .*arrays.toml"
 SCHEDULERS = [
     (None, {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "None"),
-    ("tcp://127.0.0.1:9", {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "tcp://127"),
-    (
-        "tls://127.0.0.1:9",
-        {"tls_ca_file": "none.pem"},
-        FileNotFoundError,
-        r"^.Errno 2. tls_ca_file must be a file: 'none.pem'",
-    ),
-    (
-        "tls://127.0.0.1:9",
-        {"password": "x"},
-        ValueError,
-        "^security must be options of distributed.Security, got password",
-    ),
-    ("tls://127.0.0.1:9", {"tls_ca_file": "arrays.toml"}, ValueError, NO_CERTIFICATE),
-    (
-        "tls://127.0.0.1:9",
-        {"tls_ca_file": "arrays.toml", "tls_client_cert": "arrays.toml"},
-        ValueError,
-        NO_CERTIFICATE,
-    ),
-    ("tls://127.0.0.1:9", distributed.Security(tls_ca_file="arrays.toml"), ValueError, NO_CERTIFICATE),
-    ("tcp://127.0.0.1:9", None, ConnectionError, NO_SCHEDULER + "'tcp://127"),
-    ("tls://127.0.0.1:9", None, ConnectionError, NO_SCHEDULER + "'tls://127"),
+    (TCP, {"tls_ca_file": "ca.pem"}, ValueError, NO_SECURITY + "tcp://127"),
+    (TLS, {"tls_ca_file": "none.pem"}, FileNotFoundError, r"^.Errno 2. tls_ca_file must be a file: 'none.pem'"),
+    (TLS, {"password": "x"}, ValueError, "^security must be options of distributed.Security, got password"),
+    (TLS, {"tls_ca_file": "arrays.toml"}, ValueError, NO_CERTIFICATE),
+    (TLS, {"tls_ca_file": "arrays.toml", "tls_client_cert": "arrays.toml"}, ValueError, NO_CERTIFICATE),
+    (TLS, distributed.Security(tls_ca_file="arrays.toml"), ValueError, NO_CERTIFICATE),
+    (TCP, None, ConnectionError, NO_SCHEDULER + "'tcp://127"),
+    (TLS, None, ConnectionError, NO_SCHEDULER + "'tls://127"),
     ("nowhere", None, ConnectionError, NO_SCHEDULER + "'nowhere"),
     ("smoke://host:1", None, ConnectionError, NO_SCHEDULER + "'smoke"),
 ]
@@ -275,8 +260,7 @@ def test_two_processes_at_one_sweep(file, tmp_path):
     status, _, err = first.wait()
     assert status == 0, err
     assert refused == 2
-    assert reason.strip().endswith(
-        "bayesattn: out/sweep is being swept by another process: wait for it, or choose another out"
-    )
+    said = "out/sweep is being swept by another process: wait for it, or choose another out"
+    assert reason.strip().endswith(f"bayesattn: {said}")
     for planned in sweep.Sweep(tmp_path / "sweep.toml", tmp_path / "out" / "sweep").runs:
         assert [event["event"] for event in runs.Run(planned.out).events()].count("complete") == 1

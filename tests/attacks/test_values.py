@@ -21,6 +21,7 @@ XI, Y = RNG.normal(size=(6, 2, 3)), np.array([1.0, -1.0] * 3)
 ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
 THREE, THIRDS = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0), outputs=3), np.full((6, 3), 1 / 3)
 FIELDS = {"path_inputs": XI, "labels": Y, "architecture": ARCH, "temperature": 0.1}
+CLASSES = {"likelihood": ba.Categorical(0.5)}
 
 
 def refused(call, *expected):
@@ -278,9 +279,8 @@ def test_the_bytes_that_a_model_needs_are_those_of_its_weights():
     assert bytes_needed(model, "token") - bytes_needed(model, "path") == 8 * 6 * 5 * 5**2  # Attention.
     assert bytes_needed(model, "collapsed") == bytes_needed(model.replace(width=10**6), "collapsed")
     settings = {"heads": (2, 3), "widths": (3, 3, 3), "key_width": 1, "temperature": 0.5}
-    sampled = ba.AttentionModel(
-        inputs=np.ones((4, 3, 2)) * np.arange(1, 5)[:, None, None], labels=np.ones(4), **settings
-    )
+    inputs = np.ones((4, 3, 2)) * np.arange(1, 5)[:, None, None]
+    sampled = ba.AttentionModel(inputs=inputs, labels=np.ones(4), **settings)
     more = bytes_needed(sampled, "collapsed", chains=3) - bytes_needed(sampled, "collapsed", chains=2)
     # All queries of the first layer and one of the last, path inputs, K; and the gradients of these.
     assert more == 8 * 2 * (4 * (2 * 3 * 3 + 3 * 3 + 6 * 2) + 4 * 4)
@@ -343,16 +343,11 @@ def test_a_dataset_that_stays_is_not_checked_again(model, monkeypatch):
         ({"test_path_inputs": XI[:, :, :2]}, "test_path_inputs must have shape"),
         ({"test_path_inputs": XI, "test_labels": Y[:3]}, "test_labels must have shape (6,)"),
         ({"path_groups": {"x": (7,)}}, "path_groups['x'] must hold paths below 2"),
+        ({"path_groups": {"none": []}}, "path_groups['none'] must hold at least one path, got none"),
         ({"head_names": [["a"]]}, "head_names must name"),
         ({"likelihood": "softmax"}, "likelihood must be a bayesattn.Likelihood, such as"),
-        (
-            {"likelihood": ba.Categorical(0.5), "test_path_inputs": XI, "test_labels": 0 * Y},
-            "test_labels must be +1 or -1",
-        ),
-        (
-            {"likelihood": ba.Categorical(0.5), "architecture": THREE, "labels": THIRDS},
-            "labels must be 1 at the class of",
-        ),
+        (CLASSES | {"test_path_inputs": XI, "test_labels": 0 * Y}, "test_labels must be +1 or -1"),
+        (CLASSES | {"architecture": THREE, "labels": THIRDS}, "labels must be 1 at the class of"),
         ({"likelihood": ba.Poisson(), "labels": 1.5 + 0 * Y}, "labels must be counts, whole numbers of at least 0"),
         ({"tokens": models.Tokens(np.ones((6, 5, 3)), [np.full((6, 1, 5, 5), 0.2)], "last")}, "heads per layer"),
     ],
