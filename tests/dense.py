@@ -63,6 +63,19 @@ def outputs_by_tokens(arch, weights, tokens):
     return f.reshape(f.shape[: 1 + (arch.outputs > 1)])
 
 
+def random_weights(arch, features, rng):
+    """Weights from the prior."""
+    outward = (*arch.widths[1:], arch.widths[-1])
+    shapes = {"V_0": (arch.widths[0], features)}
+    for layer, count in enumerate(arch.heads):
+        shapes[f"V_{layer + 1}"] = (count, outward[layer], arch.widths[layer])
+    shapes["a"] = (*(arch.outputs,) * (arch.outputs > 1), arch.widths[-1])
+    return {
+        name: np.sqrt(variance) * rng.normal(size=shape)
+        for (name, shape), variance in zip(shapes.items(), arch.variances, strict=True)
+    }
+
+
 def log_prior_of_weights(arch, weights):
     """Independent normal weights, of one variance in each layer."""
     names = ["V_0", *(f"V_{layer + 1}" for layer in range(arch.depth)), "a"]

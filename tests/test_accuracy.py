@@ -64,8 +64,11 @@ def test_no_error_where_no_example_is_near_the_boundary_and_none_known_of_one_ba
     assert json.loads(json.dumps(unknown.to_dict()))["monte_carlo_error"] is None
 
 
-def test_an_output_of_zero_is_right_half_of_the_time():
+def test_an_output_of_zero_is_right_half_of_the_time_and_a_class_where_its_output_is_the_largest():
     assert right(np.array([2.0, -1.0, 0.0, 1.0]), np.array([1.0, 1.0, -1.0, 3.0])).tolist() == [1, 0, 0.5, 1]
+    labels, outputs = np.eye(3)[[2, 0, 2]], np.array([[0.1, 0.2, 0.9], [0.5, 0.5, 0.1], [0.3, 0.2, 0.1]])
+    assert right(outputs, labels).tolist() == [1.0, 0.5, 0.0]
+    assert accuracy.share_right(outputs.ravel(), labels) == 0.5
 
 
 def test_the_error_of_a_share():
@@ -161,6 +164,7 @@ def test_kernel_target_alignment_weighs_eigenvectors_by_eigenvalues():
     eigenvalues, found = np.linalg.eigvalsh(kernel)[::-1], np.asarray(ba.theory.alignment(kernel, labels))
     expected = np.sum(eigenvalues * found**2) / np.linalg.norm(eigenvalues)
     assert ba.theory.kernel_target_alignment(kernel, labels) == pytest.approx(expected)
+    assert found.min() >= 0
     assert ba.theory.kernel_target_alignment(np.outer(labels, labels), labels) == pytest.approx(1)
     assert ba.theory.kernel_target_alignment(np.eye(12), labels) == pytest.approx(1 / np.sqrt(12))
     assert np.isnan(ba.theory.kernel_target_alignment(np.zeros((12, 12)), labels))

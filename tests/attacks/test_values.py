@@ -80,6 +80,7 @@ def test_other_numbers_are_taken_as_they_are(dtype):
     value = np.asarray(jnp.asarray(XI, dtype)) if dtype == "bfloat16" else abs(XI).astype(dtype)
     model = ba.Model(**FIELDS | {"path_inputs": value})
     np.testing.assert_array_equal(model.path_inputs, value.astype(float))
+    assert model.path_inputs.dtype == float  # Products of path inputs of one byte exceed it.
 
 
 NUMBERS = {

@@ -103,8 +103,6 @@ def test_a_long_sequence_of_keys_does_not_disturb_its_neighbours():
         (lambda: TWO_LATENTS.log_odds([[1, 1]], 5), "truth must be a whole number of at most 1"),
         (lambda: TWO_LATENTS.mean_log_odds(2, -1), "truth must be a whole number of at least 0"),
         (lambda: TWO_LATENTS.mean_error(2, 2), "truth must be a whole number of at most 1"),
-        (lambda: TWO_LATENTS.divergence(1.5), "truth must be a whole number"),
-        (lambda: TWO_LATENTS.chernoff(5), "truth must be a whole number of at most 1"),
         (lambda: ONE_LATENT.log_odds([[1, 1]], 0), "latent must have at least two values"),
         (lambda: ONE_LATENT.mean_log_odds(2, 0), "latent must have at least two values"),
         (lambda: ONE_LATENT.divergence(0), "latent must have at least two values"),

@@ -21,7 +21,7 @@ from bayesattn.models.stored_model import model_in
 from bayesattn.network import network
 from bayesattn.questions import calibration
 from bayesattn.questions.reference.quantities import quantities_of_draws
-from bayesattn.samplers.smc import anneal
+from bayesattn.samplers.smc import anneal, anneal_logits
 from bayesattn.theory.bartlett import layer_shapes
 from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws
 from tests.statistics import agree, likely, near
@@ -290,9 +290,12 @@ def test_what_needs_fixed_attention_says_so(model):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", NETWORKS)
 def test_both_parameterisations_agree_with_weighed_prior_draws(name):
-    """Chains, tempered particles and prior draws."""
+    """Chains, tempered particles and prior draws; and the evidence by replicas and by the scale of the logits."""
     model = attention_model(**NETWORKS[name])
     weighed = weighed_prior_draws(model, batches=128, least=4000)
+    replicas = ba.sample(model, "tempered", warmup=300, draws=3000, options={"replicas": 6}, progress=False)
+    for found in (anneal_logits(model, islands=16, particles=512), ba.tempering(replicas)):
+        near(found.log_evidence, weighed[2], np.hypot(found.error, weighed[3]), 15, finds=0.5)
     for parameterisation in ("collapsed", "token"):
         draws = ba.sample(model, parameterisation=parameterisation, chains=4, warmup=1000, draws=5000, progress=False)
         require_posterior(draws, model, weighed, anneal(model, parameterisation, islands=16, particles=128), finds=0.5)

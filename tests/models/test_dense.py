@@ -31,18 +31,6 @@ NETWORKS = {
 }
 
 
-def random_weights(arch, features, rng):
-    outward = (*arch.widths[1:], arch.widths[-1])
-    shapes = {"V_0": (arch.widths[0], features)}
-    for layer, count in enumerate(arch.heads):
-        shapes[f"V_{layer + 1}"] = (count, outward[layer], arch.widths[layer])
-    shapes["a"] = (*(arch.outputs,) * (arch.outputs > 1), arch.widths[-1])
-    return {
-        name: np.sqrt(variance) * rng.normal(size=shape)
-        for (name, shape), variance in zip(shapes.items(), arch.variances, strict=True)
-    }
-
-
 def require_equal(posterior, sites, expected, further=lambda posterior, site: {}):
     """Log densities at all points, and their slopes along one direction each, against a function of sites in NumPy.
 
@@ -74,7 +62,7 @@ def require_equal(posterior, sites, expected, further=lambda posterior, site: {}
 def test_weights_by_paths_and_by_tokens(name):
     model = NETWORKS[name]()
     arch, rng = model.architecture, np.random.default_rng(0)
-    sites = [random_weights(arch, model.path_inputs.shape[2], rng) for _ in range(POINTS)]
+    sites = [dense.random_weights(arch, model.path_inputs.shape[2], rng) for _ in range(POINTS)]
 
     def log_density(weights, outputs):
         return dense.log_prior_of_weights(arch, weights) + dense.log_likelihood(model, outputs(weights))

@@ -1,7 +1,5 @@
 """Networks with skip connections and several outputs (EXTENSIONS section 1) and without, by weights and by factors."""
 
-from functools import cache
-
 import arviz_stats
 import jax
 import jax.numpy as jnp
@@ -9,19 +7,16 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.checks.accuracy import share_right
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.kernels.forms import gaussian_process
 from bayesattn.models import Tokens, collapsed, path
 from bayesattn.network import effective_weights
-from bayesattn.questions import calibration
-from bayesattn.samplers.program import program
 from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett
 from bayesattn.theory.potential import problem_of
-from bayesattn.theory.predictor import readouts, right
+from bayesattn.theory.predictor import readouts
 from tests import zoo
 from tests.conftest import relative_error
 from tests.statistics import near
@@ -70,20 +65,6 @@ def extended_model(name, examples=5, features=2, temperature=0.5):
     )
 
 
-@cache
-def functions_by_weights(name, count):
-    """Functions of U of weights drawn from the prior."""
-    posterior = path.Path.of(extended_model(name))
-
-    @jax.jit
-    @jax.vmap
-    def draw(key):
-        effective = effective_weights(posterior.draw_prior(key), posterior.skips)
-        return effective @ effective.T / effective.shape[1]
-
-    return functions_of(draw(jax.random.split(jax.random.key(1), count)))
-
-
 def functions_of(order_parameters):
     """U, the squares of its entries, products of its first and last rows, and a Laplace functional, of each draw."""
     u = np.asarray(order_parameters)
@@ -95,15 +76,21 @@ def functions_of(order_parameters):
 def test_prior_moments_by_weights_and_by_factors_agree(name):
     model, count = extended_model(name), 40_000
     arch, shapes = model.architecture, collapsed.structure(model)
-    problem = problem_of(model.gaussian_process, arch)
+    problem, posterior = problem_of(model.gaussian_process, arch), path.Path.of(model)
 
     @jax.jit
     @jax.vmap
     def by_factors(key):
         return problem.order_parameter(bartlett.sample_prior(key, shapes, problem.widths), shapes)
 
+    @jax.jit
+    @jax.vmap
+    def by_weights(key):
+        effective = effective_weights(posterior.draw_prior(key), posterior.skips)
+        return effective @ effective.T / effective.shape[1]
+
     drawn = by_factors(jax.random.split(jax.random.key(0), count))
-    one, other = functions_of(drawn), functions_by_weights(name, count)
+    one, other = functions_of(drawn), functions_of(by_weights(jax.random.split(jax.random.key(1), count)))
     # In deviations of each function of a draw.
     deviation = np.hypot(one.std(0), other.std(0))
     near((one.mean(0) - other.mean(0)) / deviation, 0, 1 / np.sqrt(count), finds=0.05)
@@ -247,32 +234,6 @@ def test_a_dataset_may_be_causal_and_padded(readout):
     else:
         assert np.all(np.triu(model.tokens.matrices[0], 1) == 0)
         assert np.all(model.tokens.matrices[0][0, :, :2, 2:] == 0)
-
-
-def test_classes_are_right_where_their_output_is_the_largest():
-    labels = ba.one_hot([2, 0, 2], names=[0, 1, 2]).labels
-    outputs = np.array([[0.1, 0.2, 0.9], [0.5, 0.5, 0.1], [0.3, 0.2, 0.1]])
-    assert right(outputs, labels).tolist() == [1.0, 0.5, 0.0]
-    assert share_right(outputs.ravel(), labels) == 0.5
-
-
-@pytest.mark.heavy
-def test_chains_are_calibrated_and_a_prior_from_the_wrong_column_is_found(monkeypatch):
-    model = extended_model("a skip beside free columns")
-    simulations = calibration.simulate(model, 200, seed=1)
-    found = calibration.calibrate(model, simulations)
-    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
-    honest = bartlett.log_prior
-
-    def wrong(point, shapes, widths):
-        return honest(point, shapes, widths + jnp.array([shape.copied for shape in shapes]))
-
-    monkeypatch.setattr(bartlett, "log_prior", wrong)
-    program.cache_clear()
-    jax.clear_caches()
-    assert calibration.calibrate(model, simulations).holds is False
-    program.cache_clear()
-    jax.clear_caches()
 
 
 @pytest.mark.heavy

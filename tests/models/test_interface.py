@@ -28,16 +28,10 @@ DRAWS = 2000
 KEY = jax.random.key(0)
 
 
-def classes():
-    arch = ba.Architecture((2,), (3, 3), (1.2, 0.9, 1.1), outputs=3)
-    data = {"labels": ba.one_hot([0, 1, 2, 0, 1, 2]).labels, "test_labels": None, "tokens": None}
-    return tiny_model(heads=(2,), widths=(3, 3)).replace(**data, architecture=arch, likelihood=ba.Categorical(0.7))
-
-
 MODELS = {
     "one layer": lambda: models.model("two"),
     "narrow": lambda: tiny_model(heads=(1, 2), widths=(2, 2, 2), variances=(1.0, 1.1, 0.9, 1.0), temperature=0.3),
-    "three classes": classes,
+    "three classes": lambda: models.model("classes"),
 }
 EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name != "one layer")) for name in MODELS]
 

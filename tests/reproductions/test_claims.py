@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from reproductions.claims import Claim, Mean, combined, exponent, jackknife, law_slope, mean_of, slope, worst
-from tests.statistics import likely, near
+from tests.statistics import near
 
 RNG = np.random.default_rng(0)
 CLAIM = {"statement": "", "law": "", "predicted": 1.0}
@@ -37,18 +37,6 @@ def test_the_worst_of_many_pays_for_their_number():
     assert found.measured == measured[1]
     assert found.p_value == pytest.approx(3 * Claim("", "", 0.0, measured[1]).p_value)
     assert worst("", "", [0.0, 0.0], [Mean(0.0, 1.0), Mean(np.nan, 1.0)]).as_expected(0.01) is False
-
-
-def test_true_claims_keep_the_family_wise_level():
-    """2000 families of 20 true claims with 6 replicates each: rejected in a share p, here 0.05."""
-    data = RNG.normal(size=(2000, 20, 6))
-    values, errors = data.mean(2), data.std(2, ddof=1) / np.sqrt(6)
-    smallest = [
-        min(Claim("", "", 0.0, Mean(*pair, 5)).p_value for pair in zip(*f, strict=True))
-        for f in zip(values.tolist(), errors.tolist(), strict=True)
-    ]
-    rejected = np.sum(np.array(smallest) < 0.05 / 20)
-    likely(stats.binomtest(int(rejected), 2000, 1 - (1 - 0.05 / 20) ** 20).pvalue)
 
 
 def test_literal_claims_are_expected_to_fail_significantly():

@@ -32,10 +32,6 @@ def characters(tmp_path_factory):
     return draw_characters(tmp_path_factory.mktemp("images") / "characters")
 
 
-def packed(folder, target):
-    return shutil.make_archive(str(target), "zip", folder.parent, folder.name)
-
-
 def test_digits():
     images = load_images("digits", 32)
     assert images.pixels.shape == (1797, 32, 32)
@@ -58,7 +54,7 @@ def test_folder_and_zip_are_the_same_images(characters, tmp_path):
     np.testing.assert_array_equal(np.bincount(images.classes), [4] * 6)
     # A thin line: mostly background, which is 0.
     assert 0 < images.pixels.mean() < 0.1
-    zipped = load_images(packed(characters, tmp_path / "characters"))
+    zipped = load_images(shutil.make_archive(str(tmp_path / "c"), "zip", characters.parent, characters.name))
     np.testing.assert_array_equal(zipped.pixels, images.pixels)
     assert zipped.names == images.names
 

@@ -62,14 +62,6 @@ def test_sharp_law_has_the_curvature_and_spread_of_the_losses():
     assert trace == pytest.approx(np.trace(np.linalg.inv(hessian) @ second))
 
 
-def test_attend_is_softmax_attention_with_a_matrix():
-    data = learning.draw_sequences(np.random.default_rng(1), 5, 7)
-    scores, readout = np.array([[2.0, 0.3], [-0.5, 1.0]]), np.array([[1.0, 0.2], [0.0, 0.7]])
-    found = jax.jit(learning.attend)(np.concatenate([scores.ravel(), readout.ravel()]), data)
-    expected = ex.softmax_attention(data.queries[:, None] @ scores, data.keys, data.values)[:, 0] @ readout.T
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
 def test_moments_of_pretraining():
     """Closed forms against 100,000 draws."""
     rng, variances = np.random.default_rng(2), np.array([1.0, 0.3])
@@ -81,20 +73,6 @@ def test_moments_of_pretraining():
     for expected, other in ((known.attention, rows), (known.cross, latents[:, 0])):
         products = rows[:, :, None] * other[:, None, :]
         near(products.mean(0), expected, products.std(0) / np.sqrt(len(products)), finds=0.04)
-
-
-def test_learnt_parameters_approach_the_best():
-    rng, variances = np.random.default_rng(3), np.array([1.0, 0.5])
-    setting = {"tokens": 20, "noise": 0.3, "prior": 1.0}
-    known = pretraining.moments(rng, variances=variances, **setting)
-    least = pretraining.pretraining_excess(pretraining.best(known), variances, known, 2)
-
-    def excess(sequences):
-        batch = pretraining.draw(rng, sequences, variances=variances, value_features=2, **setting)
-        return pretraining.pretraining_excess(pretraining.learn(batch), variances, known, 2)
-
-    few, many = excess(100), excess(10_000)
-    assert least < many < least + 0.1 * (few - least)
 
 
 def test_a_condition_number_below_1_is_refused():

@@ -1,8 +1,5 @@
 """Experiments on exchangeable tokens: rows of the registry, claims that hold and find wrong laws, laws by brute force."""
 
-import itertools
-from math import gamma
-
 import jax
 import numpy as np
 import pytest
@@ -112,17 +109,6 @@ def test_a_share_of_the_supervised_experiment_is_drawn_at_every_number_of_tokens
     assert drawn == 2 * ([4000 // supervised.BATCHES] * supervised.BATCHES + [(4, 2 * supervised.SEQUENCES)] * 2)
 
 
-def test_urn_draws_have_dirichlet_moments():
-    start = np.array([0.7, 1.3, 2.0])
-    latent = urns.dirichlet(start)
-    sequences = latent.sequences(5)
-    counts = np.array([np.sum(sequences == colour, 1) for colour in range(3)])
-    moments = np.exp(special.gammaln(start[:, None] + counts) - special.gammaln(start)[:, None]).prod(0)
-    moments *= gamma(start.sum()) / gamma(start.sum() + 5)
-    np.testing.assert_allclose(urns.law(sequences, start), moments, rtol=1e-12)
-    np.testing.assert_allclose(latent.joint(sequences).sum(0), moments, rtol=1e-12)
-
-
 def test_an_urn_that_remembers_is_not_exchangeable():
     first, second = urns.law([[0, 0, 1], [0, 1, 0]], [1.0, 1.0], repeat=1.0)
     assert first == pytest.approx(0.5 * 3 / 4 * 1 / 5)
@@ -213,15 +199,6 @@ def test_gap_of_a_penalised_linear_model_is_its_trace():
     near(count * gaps.mean(), law, count * gaps.std() / np.sqrt(4000), finds=0.5)
 
 
-def test_optimisation_error_of_a_quadratic():
-    eigenvalues, away, step = np.array([0.5, 2.0]), np.array([1.0, -3.0]), 0.4
-    at = away.copy()
-    for _ in range(3):
-        at = at - step * eigenvalues * at
-    expected = np.sum(eigenvalues * at**2) / 2
-    assert descent.optimisation(eigenvalues, away, step, [6])[0] == pytest.approx(expected)
-
-
 def test_law_of_unlearnt_risk_turns_with_its_coordinates():
     """Along the axes by its formula for each of them, and the same in coordinates that are turned."""
     rng, step = np.random.default_rng(0), 0.4
@@ -257,19 +234,6 @@ def test_population_of_masked_tokens_by_drawn_queries():
     np.testing.assert_allclose(found.pretraining[0], square, rtol=0.1)
     weak = np.einsum("hsqv,q->hsv", answers, queries[0, :, 1], optimize=True) / 100_000 / variances[1]
     np.testing.assert_allclose(found.downstream[0], np.einsum("hsv,gsv->hg", weak, weak) / 10, rtol=0.2)
-
-
-def test_forward_algorithm_is_a_sum_over_paths():
-    chain = chains.Chain(0.8, 0.7, 4)
-    sequences, found = chain.sequences(), chain.joint(chain.sequences())
-    for sequence, row in zip(sequences, found, strict=True):
-        expected = np.zeros(2)
-        for states in itertools.product((0, 1), repeat=4):
-            moves = [0.8 if a == b else 0.2 for a, b in itertools.pairwise(states)]
-            shown = [0.7 if x == s else 0.3 for x, s in zip(sequence, states, strict=True)]
-            expected[states[-1]] += 0.5 * np.prod(moves) * np.prod(shown)
-        np.testing.assert_allclose(row, expected, rtol=1e-12)
-    assert found.sum() == pytest.approx(1)
 
 
 def test_counts_are_sufficient_for_a_state_that_never_changes():

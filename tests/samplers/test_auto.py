@@ -6,7 +6,7 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn.samplers import Job, stopping, suited_sampler
+from bayesattn.samplers import Job, suited_sampler
 from bayesattn.samplers.stopping import FEWEST_ROUND_TRIPS, warn_of_poor_mixing
 from tests.posteriors import two_modes
 from tests.statistics import agree, near
@@ -108,11 +108,3 @@ def test_chains_that_have_not_mixed_are_told():
     walks = np.cumsum(rng.normal(size=(2, 400, 3)), axis=1)
     with pytest.warns(UserWarning, match="chains have not mixed"):
         warn_of_poor_mixing({"order_parameter": np.tile(good, (1, 4, 1, 1)), "prediction": walks}, 400)
-
-
-def test_sampling_itself_says_that_chains_have_not_mixed(drawn, monkeypatch):
-    """Of fewer draws than are enough: 100 of two chains."""
-    model, _ = two_modes()
-    monkeypatch.setattr(stopping, "FEWEST_EFFECTIVE_DRAWS", 150)
-    with pytest.warns(UserWarning, match="chains have not mixed"):
-        ba.sample(model, "nuts", **SMALL | {"chains": 2, "draws": 100})

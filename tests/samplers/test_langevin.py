@@ -18,14 +18,8 @@ from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
 from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
 from bayesattn.samplers.program import _strong, kernel, options_for
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
-from tests.samplers.targets import (
-    SCHOOL_ERRORS,
-    SCHOOL_MEANS,
-    chains,
-    correlated_gaussian,
-    eight_schools_potential,
-    school_parameters,
-)
+from tests.samplers import targets
+from tests.samplers.targets import chains, correlated_gaussian
 from tests.statistics import agree, mean_of, near
 from tests.test_runs import StopAfter, contents
 
@@ -209,13 +203,6 @@ def test_they_are_numpyro_kernels(model):
     agree(array_of(jnp.sum(effective**2, -1) / effective.shape[-1]), np.ravel(exact_scalar_posterior(model)[0]))
 
 
-def test_statistics_have_arviz_names(drawn):
-    statistics = drawn("mala", "collapsed")["sample_stats"]
-    assert {"lp", "acceptance_rate", "n_steps", "step_size", "diverging"} <= set(statistics.data_vars)
-    assert (statistics["n_steps"] == 20).all()
-    assert len(np.unique(statistics["step_size"].isel(chain=0))) == 1
-
-
 @pytest.mark.parametrize(("name", "warmup"), [("mala", 0), *((name, 2) for name in KERNELS)])
 def test_n_steps_counts_gradients(name, warmup):
     """In warm-up and after it."""
@@ -267,9 +254,9 @@ def test_unadjusted_samplers_on_a_gaussian_are_off_by_the_bias_that_they_state(n
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ADJUSTED)
 def test_eight_schools(name):
-    kernel = ADJUSTED[name](potential_fn=eight_schools_potential, steps=1 if name in TRAJECTORIES else 20)
+    kernel = ADJUSTED[name](potential_fn=targets.eight_schools_potential, steps=1 if name in TRAJECTORIES else 20)
     z, _ = chains(kernel, jnp.zeros(10), 600, 3000)
-    agree(array_of(school_parameters(z)), SCHOOL_MEANS, SCHOOL_ERRORS)
+    agree(array_of(targets.school_parameters(z)), targets.SCHOOL_MEANS, targets.SCHOOL_ERRORS)
 
 
 @pytest.mark.heavy

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.models import LatentModel
 from bayesattn.samplers import smc
 from bayesattn.samplers.smc import anneal, anneal_logits
 from bayesattn.theory.particles import Particles, annealed, longest_rise, metric_factor, metrics_of_others
-from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws
+from tests.models.attention_networks import NETWORKS, attention_model
 from tests.statistics import agree, likely, near
 
 
@@ -163,15 +162,3 @@ def test_logits_may_be_annealed_instead():
         anneal_logits(LatentModel(features=np.zeros((1, 1)), values=np.zeros((1, 1)), noise=1.0, prior=1.0))
     with pytest.raises(BayesattnError, match="particles must be a multiple of moves = 8, got 12"):
         anneal_logits(model, particles=12)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", NETWORKS)
-def test_three_routes_to_the_evidence_agree(name):
-    """Powers of the likelihood by particles and by replicas, and the scale of the logits; and weighed prior draws."""
-    model = attention_model(**NETWORKS[name])
-    *_, exact, error = weighed_prior_draws(model, batches=128, least=4000)
-    by_powers, by_logits = (route(model, islands=16, particles=512) for route in (anneal, anneal_logits))
-    drawn = ba.sample(model, "tempered", warmup=300, draws=3000, options={"replicas": 6}, progress=False)
-    for found in (by_powers, by_logits, ba.tempering(drawn)):
-        near(found.log_evidence, exact, np.hypot(found.error, error), 15, finds=0.5)
