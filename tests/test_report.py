@@ -25,6 +25,7 @@ from bayesattn.jobs.report import figures, sections, stored_theory, verdicts
 from bayesattn.joining import concat
 from bayesattn.models import LatentModel
 from bayesattn.questions import exchangeable
+from bayesattn.questions.heads import Losses
 from bayesattn.theory import potential
 from tests.posteriors import tiny_model
 from tests.test_runs import StopAfter
@@ -217,6 +218,17 @@ def test_what_few_draws_leave_undefined_is_neither_a_number_nor_a_no():
     assert {row[name] for name in ("z", "R-hat", "ESS", "tail ESS", "Pareto k", "agrees")} == {"n/a"}
 
 
+def test_a_loss_that_is_not_finite_is_unknown_and_moves_no_other():
+    """All rows of a table have its columns."""
+    nan, known = np.full(2, np.nan), np.array([0.5, 0.25])
+    first_unknown = np.array([-np.inf, 0.5])
+    found = Losses(["a", "b"], first_unknown, nan, known, 0.1 * known, first_unknown, 0.1 * known, nan, ["head"])
+    first, second = tables.losses_table(found)
+    assert [*first] == [*second]
+    assert (first["evidence lost (nats)"], first["log score lost (nats)"]) == ("n/a", "n/a")
+    assert second["log score lost (nats)"].startswith("0.500 ±")
+
+
 @pytest.mark.parametrize(("verdict", "holds"), [("holds", True), ("does not hold", False), ("cannot tell", None)])
 def test_three_outcomes_of_the_theory(verdict, holds):
     """Only what fails is said to fail: draws that cannot tell leave the page undecided."""
@@ -390,6 +402,18 @@ def test_runs_that_cannot_be_joined_are_not_pooled(zoo):
         assert verdicts.pools_of(opened, trees) == []
     other.model = model
     assert verdicts.pools_of(opened, trees | {first.path: first.draws().isel(draw=slice(50))}) == []
+
+
+def test_runs_together_are_told_apart_by_their_samplers():
+    def group(title, sampler):
+        job = {"sampler": sampler, "parameterisation": "path"}
+        return [SimpleNamespace(title=title, job=SimpleNamespace(**job, seed=seed)) for seed in (4, 3)]
+
+    assert verdicts._titles([group("a, N = 3", "nuts"), group("a, N = 3", "hmc"), group("b, N = 3", "hmc")]) == [
+        "a, N = 3, nuts (path), seeds 3, 4 together",
+        "a, N = 3, hmc (path), seeds 3, 4 together",
+        "b, N = 3, seeds 3, 4 together",
+    ]
 
 
 def test_a_theory_that_is_not_found_costs_no_page(zoo, unpainted, tmp_path, monkeypatch):

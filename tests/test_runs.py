@@ -298,7 +298,7 @@ def test_two_jobs_on_one_run(model, interrupted):
     assert runs.Run(interrupted).state == "interrupted"
 
 
-def test_overview(made, tmp_path):
+def test_overview(made, tmp_path, monkeypatch):
     shutil.copytree(made, tmp_path / "sweep" / "nested")
     (tmp_path / "sweep" / "nested" / "complete" / "zarr.json").write_text("{")
     rows = {row["run"]: row for row in runs.overview(tmp_path / "sweep")}
@@ -310,6 +310,8 @@ def test_overview(made, tmp_path):
     assert {row["run"] for row in runs.overview(tmp_path / "sweep")} == {*rows, "linked"}
     [row] = runs.overview(made / "complete")
     assert row["diagnostics"]["rhat"] > 0.9
+    monkeypatch.chdir(made / "complete")
+    assert [each["run"] for each in runs.overview(".")] == ["complete"]
 
 
 def test_a_deleted_checkpoint_draws_its_chain_again(model, interrupted, made):
@@ -327,6 +329,7 @@ def test_the_first_draws_of_a_longer_run_may_be_asked_for(model, made, interrupt
     shorter = runs.sample(model, folder, **JOB | {"draws": 40})
     expected = ba.sample(model, **JOB | {"draws": 40})
     assert shorter.drawn == 40
+    assert "the first 40 kept draws of each chain" in repr(shorter)
     for draws in (shorter.draws(), concat([shorter])):
         for name, values in expected["posterior"].data_vars.items():
             np.testing.assert_array_equal(draws["posterior"][name].values, values.values)
@@ -334,6 +337,18 @@ def test_the_first_draws_of_a_longer_run_may_be_asked_for(model, made, interrupt
     assert shorter.diagnose().draws == 40
     assert runs.sample(model, folder, **JOB).summary() == runs.Run(made / "complete").summary() != shorter.summary()
     assert contents(folder) == whole
+
+
+def test_steps_beyond_those_that_are_asked_for_are_no_progress(model, tmp_path):
+    """One chain has them, the other does not; with one thread the first chain is ahead."""
+    told, one = [], JOB | {"threads": 1}
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, tmp_path / "run", **one, progress=StopAfter(100))
+    ahead, behind = runs.Run(tmp_path / "run").done
+    assert ahead > behind + 1 > JOB["warmup"]
+    runs.sample(model, tmp_path / "run", **one | {"draws": behind + 1 - JOB["warmup"]}, progress=told.append)
+    assert {(event.chain, event.done) for event in told} >= {(0, behind + 1), (1, behind + 1)}
+    assert all(event.done <= event.total for event in told)
 
 
 @pytest.mark.parametrize(

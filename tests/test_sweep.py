@@ -259,6 +259,13 @@ def test_options_of_a_batch_cluster_that_are_none_are_named(file):
         clusters.batch_cluster(wrong)
 
 
+@pytest.mark.parametrize("security", ["-----BEGIN PRIVATE KEY-----", ["cert.pem"]])
+def test_security_that_is_no_table_is_named_by_its_kind_alone(security):
+    kind = type(security).__name__
+    with pytest.raises(ValueError, match=f"^security must be a distributed.Security or a table .*, got a {kind}$"):
+        clusters._security(security)
+
+
 def test_a_key_is_not_printed():
     with pytest.raises(ValueError, match=r"^tls_client_key must be a file, got the text of a certificate or key$"):
         clusters._security({"tls_client_key": "-----BEGIN PRIVATE KEY-----"})

@@ -325,16 +325,21 @@ def test_poor_draws_decide_nothing_whatever_they_say(without_test_examples, refe
     [(-2, "as the next order does"), (-3, "as the next order does"), (-1, "slower than the next order")],
 )
 def test_the_remainder_falls_as_the_next_order_or_not(power, said):
-    def with_remainder(size):
-        widths = (10, 20, 40)
-        return remainder(
-            [SimpleNamespace(width=n, relative_remaining=size * float(n) ** power, relative_error=1e-5) for n in widths]
-        )
+    def with_remainder(size, error=1e-5, usable=True):
+        found = [
+            SimpleNamespace(width=n, relative_remaining=size * float(n) ** power, relative_error=error, usable=usable)
+            for n in (10, 20, 40)
+        ]
+        return remainder(found)
 
     sentence = with_remainder(1.0)
     assert said in sentence
     assert f"misses falls as N^({power}." in sentence
     assert with_remainder(1e-9) is None
+    assert with_remainder(1.0, usable=False) is None  # Chains that did not mix say nothing.
+    if power > -3:  # A slope with a large error fits both orders.
+        noisy = with_remainder(1.0, error=20.0**power / 3.1)
+        assert "which may be the next order, N^(-2), or the first, N^(-1): draw more" in noisy
 
 
 def test_verdict_of_several_widths():
@@ -400,6 +405,15 @@ def test_predictors_are_compared_along_the_finite_width_effect():
     assert list(np.array(found.names)[~found.agrees]) == ["the finite-width effect"]
     right = along_directions(predictors, batches + 0.05 * effect, 0.01, level=0.01)
     assert right.agrees.all()
+
+
+def test_a_single_draw_has_no_error_and_no_warning():
+    predictors = {"gp": np.ones(4), "theory": np.arange(4.0), "corrected": np.arange(1.0, 5.0)}
+    found = along_directions(predictors, np.ones((1, 4)), 0.01, level=0.01)
+    assert np.isnan(found.error).all()
+    assert not found.agrees.any()
+    unknown = np.full(2, np.nan)
+    assert np.isnan(joint_p_of(compared(np.zeros(2), unknown, unknown, 0.01), np.ones((1, 2))))
 
 
 def test_results_are_json(reference_validation):

@@ -91,8 +91,10 @@ def joint_p_of(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> flo
 
     If the theory is right, the sum is at most a sum of chi^2(1) variables weighted by the eigenvalues lambda of the
     correlation matrix of the entries, estimated from the draws. The mean of z_i^2 then is approximately F-distributed, with
-    (sum lambda)^2 / sum lambda^2 degrees of freedom in the numerator (Satterthwaite 1946).
+    (sum lambda)^2 / sum lambda^2 degrees of freedom in the numerator (Satterthwaite 1946). NaN for a single draw.
     """
+    if len(draws) < 2:
+        return float("nan")
     excess = np.maximum(np.abs(entries.difference) - entries.allowance, 0) / entries.error
     with np.errstate(invalid="ignore", divide="ignore"):
         correlations = np.corrcoef(draws, rowvar=False).reshape(len(excess), -1)
@@ -118,7 +120,8 @@ def along_directions(
 ) -> Compared:
     """Mean predictors of draws and corrected theory along directions of unit root mean square.
 
-    The allowance is the order after the first-order change, for the largest relative variance of U (`next_order`).
+    The allowance is the order after the first-order change, for the largest relative variance of U (`next_order`). Errors
+    are NaN for a single batch.
     """
     saddle, corrected, gp = (mean_predictors[name] for name in ("theory", "corrected", "gp"))
     directions = {
@@ -140,7 +143,7 @@ def along_directions(
     return Compared(
         names=list(directions),
         difference=projected.mean(0),
-        error=projected.std(0, ddof=1) / np.sqrt(len(batches)),
+        error=projected.std(0, ddof=1) / np.sqrt(len(batches)) if len(batches) > 1 else same(np.nan),
         freedom=same(len(batches) - 1.0),
         allowance=same(next_order(first, relative_variance) * size),
         size=same(size),

@@ -11,8 +11,8 @@ from bayesattn.checks.validation import Validation
 
 LEAST_ERRORS_IN_FIT = 3.0
 """Smallest deviation, in Monte Carlo errors, that enters the fit: logarithms of noise are misleading."""
-NEXT_ORDER, SLOPE_ERRORS = -2, 3.0
-"""Exponent of the width in the second order, and number of standard errors by which a slope may exceed it."""
+FIRST_ORDER, NEXT_ORDER, SLOPE_ERRORS = -1, -2, 3.0
+"""Exponents of the width in the first and second order, and number of standard errors by which a slope may exceed one."""
 
 
 class Slope(NamedTuple):
@@ -55,13 +55,17 @@ def scaling(validations: Sequence[Validation], of: str = "relative_deviation") -
 
 
 def remainder(validations: Sequence[Validation]) -> str | None:
-    """Statement whether the deviation from the first-order theory decreases as the next order; None if not significant.
+    """Statement whether the deviation from the first-order theory decreases as the next order.
 
-    The next order decreases as N^-2 at a fixed load P / N, and faster for fixed examples.
+    None if it is not significant, or if chains at some width did not mix. The next order decreases as N^-2 at a fixed load
+    P / N, and faster for fixed examples.
     """
-    if (fit := scaling(validations, "relative_remaining")) is None:
+    fit = scaling(validations, "relative_remaining")
+    if fit is None or not all(validation.usable for validation in validations):
         return None
     text = f"what the theory to first order in 1/N misses falls as N^({with_error(fit.slope, fit.error)})"
-    if fit.slope - NEXT_ORDER <= SLOPE_ERRORS * fit.error:
-        return f"{text}, as the next order does, N^({NEXT_ORDER}) or faster"
-    return f"{text}, slower than the next order, N^({NEXT_ORDER}): the theory is wrong, or the widths are too small"
+    if fit.slope - NEXT_ORDER > SLOPE_ERRORS * fit.error:
+        return f"{text}, slower than the next order, N^({NEXT_ORDER}): the theory is wrong, or the widths are too small"
+    if FIRST_ORDER - fit.slope <= SLOPE_ERRORS * fit.error:
+        return f"{text}, which may be the next order, N^({NEXT_ORDER}), or the first, N^({FIRST_ORDER}): draw more"
+    return f"{text}, as the next order does, N^({NEXT_ORDER}) or faster"

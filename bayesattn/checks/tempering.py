@@ -46,7 +46,8 @@ class Tempering(Described):
         transitions: number of transitions of each chain that the draws span, more than draws if these were thinned.
         log_evidence: log p(Y), the log of the mean likelihood under the prior.
         error: standard error of `log_evidence`: +- 2 errors is the 95 % interval. NaN for one chain of few round trips.
-        reliable: whether each chain made 10 round trips or more, and the error is at most 0.3.
+        reliable: whether each chain made 10 round trips or more, and the error is at most 0.3. A mode with a small share of
+            the prior may take many more trips to be found.
     """
 
     powers: Float[np.ndarray, "chain power"]
@@ -190,4 +191,6 @@ def _evidence(
         left_out = np.array([of(batch != number) for number in range(batches)])
         variances = (batches - 1) * np.var(left_out, axis=0)
         errors.append(np.sqrt(variances.sum()) / chains * special.stdtrit(chains * (batches - 1), 0.975) / 2)
-    return float(values.mean()), float(np.nan if np.isnan(errors).all() else np.nanmax(errors))
+    # The log of a chain's estimate is biased low, the more so the wider it scatters.
+    value = special.logsumexp(values) - np.log(chains)
+    return float(value), float(np.nan if np.isnan(errors).all() else np.nanmax(errors))

@@ -165,12 +165,13 @@ def heads_table(model: Posterior, draws: xr.DataTree, lost: Sequence[Row] = ()) 
 def losses_table(losses: Losses) -> list[Row]:
     """Losses without each head; those on test examples only if there are test labels, or labels of classes."""
     rows = []
+    has_accuracy, has_log_score = np.isfinite(losses.accuracy).any(), np.isfinite(losses.log_score).any()
     for loss in losses.summary().to_dict("records"):
         evidence, error = loss["evidence"], loss["evidence_error"]
-        row = {"evidence lost (nats)": with_error(evidence, error) if np.isfinite(error) else f"{evidence:.1f}"}
-        if np.isfinite(loss["accuracy"]):
+        row = {"evidence lost (nats)": with_error(evidence, error) if np.isfinite(error) else cell(evidence, ".1f")}
+        if has_accuracy:
             row["accuracy lost (%)"] = with_error(100 * loss["accuracy"], 100 * loss["accuracy_error"])
-        if np.isfinite(loss["log_score"]):
+        if has_log_score:
             row["log score lost (nats)"] = with_error(loss["log_score"], loss["log_score_error"])
         rows.append(row)
     return rows

@@ -64,7 +64,8 @@ class Float32Gradients(InFeatureSpace):
     def gradient(self, factor: Factor) -> Factor:
         """Gradient of the energy, 2 X^T (A^{-1} X F - alpha alpha^T X F) with A = K + T I and alpha = A^{-1} Y.
 
-        It is 0 where A is singular in float32: a trajectory then goes straight on, where NaN would stop it for ever.
+        It is 0 where A is singular or overflows in float32: a trajectory then goes straight on, where NaN would stop it for
+        ever.
         """
         with jax.default_matmul_precision("float32"):  # Some GPUs would round products to 10 bits.
             return self._gradient(factor)
@@ -79,10 +80,11 @@ class Float32Gradients(InFeatureSpace):
         products = (filled.T @ by_path).reshape(outputs, -1, features, examples)[:, :columns]
         mixed = jnp.moveaxis(products, 0, 2).reshape(columns * features, -1)
         slope = _slope(mixed, self.labels.T.reshape(-1).astype(jnp.float32), jnp.asarray(self.temperature, jnp.float32))
-        slope = jnp.where(jnp.isfinite(slope).all(), slope, 0)
         slope = jnp.moveaxis(slope.reshape(columns, features, outputs, examples), 2, 0)
         slope = jnp.pad(slope, ((0, 0), fill, (0, 0), (0, 0))).reshape(-1, features * examples)
         pulled = (by_path @ slope.T).reshape(paths, outputs, -1)[:, :, :columns]
+        # An infinite path input times 0 would be NaN, so that the slope alone may not be replaced.
+        pulled = jnp.where(jnp.isfinite(pulled).all(), pulled, 0)
         return 2 * pulled.reshape(factor.shape).astype(factor.dtype)
 
 

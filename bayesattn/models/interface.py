@@ -77,15 +77,16 @@ def from_numpyro(
         sites = mcmc_or_sites.get_samples(group_by_chain=True)
         extra = mcmc_or_sites.get_extra_fields(group_by_chain=True)
         statistics = {ours: np.asarray(extra[theirs]) for theirs, ours in STATISTICS.items() if theirs in extra}
+        thin = int(mcmc_or_sites.thinning)
     else:
-        sites, statistics = mcmc_or_sites, {}
+        sites, statistics, thin = mcmc_or_sites, {}, 1
     if not hasattr(sites, "keys"):
         raise BayesattnError(f"mcmc_or_sites must be a numpyro.infer.MCMC or sites by name, got {shown(sites)}")
     posterior = _posterior(model, parameterisation, weights, after=dict(sites))
     checked = _checked_sites(posterior, dict(sites))
     if sites is mcmc_or_sites:
         warn_of_swapped_axes("sites", next(iter(checked.values())))
-    tree = _tree(checked, statistics, model, posterior, weights, seed)
+    tree = _tree(checked, statistics, model, posterior, weights, seed, thin)
     if "order_parameter" in sites:
         recorded, found = np.asarray(sites["order_parameter"]), dataset(tree, "posterior")["order_parameter"].values
         if recorded.shape != found.shape or not np.allclose(recorded, found, rtol=1e-6, atol=1e-9):
@@ -151,6 +152,7 @@ def _tree(
     posterior: Parameterisation,
     weights: bool,
     seed: int,
+    thin: int = 1,
 ) -> "xr.DataTree":
     """Draws as the tree of `bayesattn.sample`, with the quantities computed from the sites."""
     chains, draws = next(iter(sites.values())).shape[:2]
@@ -161,7 +163,8 @@ def _tree(
     values, lp = _quantities(posterior, flat, keys, weights)
     by_chain = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(chains, draws, *leaf.shape[1:]), (values, lp))
     outputs = {"posterior": by_chain[0], "sample_stats": {"lp": by_chain[1]} | statistics}
-    tree = tree_of(outputs | data_groups(model), axis_names(model), axes(model))
+    coords = axis_names(model) | {"draw": np.arange(thin - 1, draws * thin, thin)}
+    tree = tree_of(outputs | data_groups(model), coords, axes(model))
     tree.attrs[ATTRIBUTE] = json.dumps(described(model))
     return tree
 

@@ -185,8 +185,9 @@ def advance(
     def report(group: _ChainGroup) -> None:
         if progress is not None:
             with lock:
+                # A run may have more steps of a chain than are asked for.
                 for chain in group.chains:
-                    progress(Progress(chain, group.done, job.transitions))
+                    progress(Progress(chain, min(group.done, job.transitions), job.transitions))
 
     def work() -> None:
         active.add(threading.get_ident())

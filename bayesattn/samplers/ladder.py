@@ -34,9 +34,9 @@ class Adapted(NamedTuple):
     scales: Array
 
     @property
-    def step_size(self) -> Float[Array, ""]:
-        """Step size of the replica at power 1."""
-        return self.step_sizes[0]
+    def step_size(self) -> Float[Array, "..."]:
+        """Step size of the replica at power 1, of each chain if there are several."""
+        return self.step_sizes[..., 0]
 
 
 def even_powers(powers: PerReplica, rejected: Float[Array, " neighbours"]) -> PerReplica:

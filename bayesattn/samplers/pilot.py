@@ -1,8 +1,7 @@
 """What a NumPyro program says before any chain: draws from its prior, its likelihood at a power, how far apart they are."""
 
 import numbers
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,8 +39,8 @@ def suited_replicas(program: Callable, key: Key[Array, ""], *args: Any, **kwargs
         args: arguments of the program.
         kwargs: keyword arguments of the program.
 
-    Returns 12 if the prior of the program cannot be drawn. Raises FloatingPointError if the likelihood of all draws from
-    the prior is 0 or not defined.
+    Returns 12 if the prior of the program cannot be drawn. Raises FloatingPointError if the likelihood of half of
+    128 draws from the prior is 0 or not defined.
     """
     if not draws_prior(program, *args, **kwargs):
         return USUAL_REPLICAS
@@ -50,7 +49,12 @@ def suited_replicas(program: Callable, key: Key[Array, ""], *args: Any, **kwargs
     prior_key, annealing_key = jax.random.split(key)
     path = FromPrior(program, args, kwargs)
     points = np.asarray(_prior_points(jax.random.split(prior_key, PILOT_PARTICLES), path))
-    powers = annealed(annealing_key, Particles.at(points, 2), path, PILOT_MOVES).powers
+    try:
+        powers = annealed(annealing_key, Particles.at(points, 2), path, PILOT_MOVES).powers
+    except FloatingPointError as error:
+        raise FloatingPointError(
+            f"the pilot that counts replicas failed, so give `replicas` a number: {error}"
+        ) from error
     barrier = np.sqrt(np.log(2) / np.pi) * (len(powers) - 1)
     return max(FEWEST_REPLICAS, 1 + int(np.ceil(2 * barrier)))
 
@@ -83,22 +87,19 @@ def _prior_points(keys: Key[Array, " particle"], path: FromPrior) -> Float[Array
     return jax.lax.map(path.draw, keys)
 
 
-LOG_JACOBIAN = re.compile("_.*_log_det", re.DOTALL)
-"""Names that NumPyro gives to the log Jacobian of a constrained site."""
-
-
 class _Power(Messenger):
     """Handler that raises the likelihood, all observed sites of a NumPyro program, to a power.
 
-    NumPyro's log Jacobians of constrained sites, which belong to the prior, are observed sites too; they stay.
+    NumPyro's log Jacobians of constrained sites, which belong to the prior, are observed sites too; they stay. A scope puts
+    its prefix before their names, as before those of the sites.
     """
 
-    def __init__(self, power: float | Array):
-        self.power = power
+    def __init__(self, power: float | Array, sites: Iterable[str]):
+        self.power, self.jacobians = power, tuple(f"_{site}_log_det" for site in sites)
         super().__init__()
 
     def process_message(self, msg: Message) -> None:
-        if msg["type"] == "sample" and msg["is_observed"] and not LOG_JACOBIAN.fullmatch(str(msg["name"])):
+        if msg["type"] == "sample" and msg["is_observed"] and not str(msg["name"]).endswith(self.jacobians):
             msg["scale"] = self.power if msg.get("scale") is None else self.power * msg["scale"]
 
 
@@ -106,7 +107,7 @@ def potential(
     program: Callable, args: tuple, kwargs: dict[str, Any], power: float | Array, z: PyTree[Array]
 ) -> Float[Array, ""]:
     """Potential energy of the unconstrained sites of a NumPyro program whose likelihood is raised to a power."""
-    with _Power(power):
+    with _Power(power, z):
         return jnp.asarray(potential_energy(program, args, kwargs, z))
 
 

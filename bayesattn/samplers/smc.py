@@ -214,7 +214,10 @@ def anneal_logits(
     current, excluded = _pass(uniform_key, ToPosterior(at.scaled), islands, particles, moves)
     heads = [np.zeros((count, model.features, model.features)) for count in model.architecture.heads]
     uniform = evidence(model.given(heads), seed=seed)
-    current = current._replace(islands=np.zeros(islands), variance=0.0, powers=(0.0,), acceptance=())
+    # Islands keep their shares in the evidence at scale 0, whose estimate by them all is replaced by that of `uniform`.
+    current = current._replace(
+        islands=current.islands - current.log_evidence, variance=0.0, powers=(0.0,), acceptance=()
+    )
     for level in watched(itertools.count(), "annealing logits"):
         if level == MOST_POWERS:
             raise FloatingPointError(f"logits are at scale {at.scale:g} after {level} steps: use more particles")

@@ -185,6 +185,10 @@ DAMAGE = {
     "too deep": (written(ROOT, "[" * 10**5), "zarr.json is not JSON"),
     "a number": (written(ROOT, "5"), "a Zarr store of something else"),
     "of a list": (written(ROOT, '{"attributes": {"bayesattn": [1]}}'), "of something else"),
+    "of a text that is too deep": (
+        lambda run: ROOT(run).write_text(json.dumps({"attributes": {"bayesattn": "[" * 10**5}})),
+        "of something else",
+    ),
     "another's Zarr store": (lambda run: zarr.create_group(run, overwrite=True), "got a Zarr store of something else"),
     "missing": (removed("zarr.json"), "must be a run, a Zarr store.*got no Zarr store"),
     "of another format": (described(format="x"), "of store format 4, got format x"),
@@ -393,6 +397,14 @@ def test_reading_writes_nothing_where_it_may_not(whole, run, monkeypatch):
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
 
 
+def test_a_folder_that_cannot_be_read_is_not_said_to_hold_none(run, monkeypatch):
+    """Tests may run as root, which reads every folder."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+        with pytest.raises(PermissionError):
+            runs.overview(run.parent)
+
+
 # Overwriting
 
 
@@ -400,6 +412,8 @@ def test_a_request_that_makes_no_sense_replaces_nothing(model, run):
     before = files(run)
     for changes, message in (
         ({"chains": 0}, "chains must be"),
+        ({"threads": -1}, "threads must be a whole number of at least 0, got -1"),
+        ({"threads": 2.5}, "threads must be a whole number of at least 0, got 2.5"),
         ({"parameterisation": "latent"}, "parameterisation of a Model must be"),
         ({"sampler": "sgld", "parameterisation": "collapsed"}, "sgld"),
         ({"keep": ["latent"]}, "keep must leave something"),
@@ -797,6 +811,12 @@ def test_more_draws_that_there_cannot_be(model, run, monkeypatch, why):
     assert files(run) == before
 
 
+def test_more_draws_need_no_room_for_the_data_that_are_there(model, run, monkeypatch):
+    more = runs.Run(run).nbytes * 20 // 60
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=more))
+    assert runs.sample(model, run, **JOB | {"draws": 80}).drawn == 80
+
+
 # Identity
 
 
@@ -855,3 +875,21 @@ def test_a_disk_that_fails_is_a_failure_not_an_interruption(model, tmp_path, mon
         runs.sample(model, tmp_path / "run", **JOB)
     assert runs.Run(tmp_path / "run").state == "failed"
     assert os.strerror(number) in runs.overview(tmp_path)[0]["error"]
+
+
+def test_memory_that_is_short_as_a_block_is_written_is_no_damage(model, tmp_path, monkeypatch):
+    """Nobody is told to draw the run again: the same call continues it."""
+    with monkeypatch.context() as patch:
+        patch.setattr("bayesattn.jobs.runs.recorder.write_region", Mock(side_effect=MemoryError()))
+        with pytest.raises(MemoryError):
+            runs.sample(model, tmp_path / "run", **JOB)
+    assert runs.Run(tmp_path / "run").state == "failed"
+    assert runs.sample(model, tmp_path / "run", **JOB).complete
+
+
+def test_a_run_that_is_deleted_as_it_is_sampled_is_not_called_safe(model, tmp_path):
+    def delete(_):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    with pytest.raises(runs.RunError, match="run must stay where it is while it is sampled"):
+        runs.sample(model, tmp_path / "run", **JOB | {"chains": 1}, progress=delete)

@@ -68,6 +68,13 @@ def test_they_are_zero_where_float32_finds_no_matrix():
     assert (jax.jit(Float32Gradients.of(process).gradient)(factor) == 0).all()
 
 
+def test_they_are_zero_where_path_inputs_exceed_float32():
+    arch = ba.Architecture((1,), (2, 2), (1.0, 1.0, 1.0))
+    inputs = 1e39 * np.random.default_rng(0).normal(size=(6, 1, 8))
+    process = gaussian_process(inputs, np.ones(6), arch, 1.0)
+    assert (jax.jit(Float32Gradients.of(process).gradient)(jnp.ones((1, 1))) == 0).all()
+
+
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="looks for LAPACK's names in the program")
 @pytest.mark.parametrize("features", [7, 5])
 def test_they_decompose_no_matrix_in_float64(features):

@@ -149,6 +149,28 @@ def test_an_island_without_weight_ends_annealing_in_words():
         annealed(jax.random.key(0), Particles.at(points, 2), Hopeless(), moves=8)
 
 
+def test_islands_of_uniform_attention_keep_their_weights(monkeypatch):
+    """One whose estimate there is e^3 times another's has as much more of the evidence of the whole."""
+
+    def after(first_pass):
+        def passed(*arguments):
+            found, excluded = first_pass(*arguments)
+            return found._replace(islands=np.array(weights)), excluded
+
+        return passed
+
+    monkeypatch.setattr(smc, "_pass", after(smc._pass))
+    settings = {"islands": 2, "particles": 16, "seed": 0}
+    weights = [0.0, 0.0]
+    equal = anneal_logits(attention_model(**NETWORKS["padded"]), **settings)
+    weights = [0.0, 3.0]
+    other = anneal_logits(attention_model(**NETWORKS["padded"]), **settings)
+    assert np.diff(other.islands) - np.diff(equal.islands) == pytest.approx(3.0)
+    ratios = equal.islands - special.logsumexp(equal.islands)
+    gain = special.logsumexp(ratios + weights) - np.log(np.mean(np.exp(weights)))
+    assert other.log_evidence - equal.log_evidence == pytest.approx(gain)
+
+
 def test_logits_may_be_annealed_instead():
     """The evidence is that of 2 million weighed prior draws; draws are those of the posterior."""
     model = attention_model(**NETWORKS["padded"])

@@ -7,6 +7,7 @@ of all layers but the first, standard normal a priori, with the labels' covarian
 commit b5e0742 is its code.
 """
 
+import itertools
 from functools import partial
 from pathlib import Path
 
@@ -23,8 +24,9 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import runs
+from bayesattn.checks import tempering
 from bayesattn.questions import calibration
-from bayesattn.samplers import Tempered, ladder, pilot, replicas, tempered
+from bayesattn.samplers import Tempered, ladder, pilot, replicas, stopping, tempered
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
 from tests.statistics import agree, likely, near
 from tests.test_runs import StopAfter
@@ -235,6 +237,19 @@ def test_draws_that_were_not_tempered_are_refused(warm):
             ba.tempering(draws)
 
 
+def test_few_round_trips_are_told_where_the_effective_draws_suffice(warm, monkeypatch):
+    monkeypatch.setattr(stopping, "FEWEST_ROUND_TRIPS", 100)
+    with pytest.warns(UserWarning, match="round trips between posterior and prior"):
+        ba.sample(warm, "tempered", **JOB | {"draws": 200}, target_ess=1)
+
+
+def test_the_evidence_of_chains_is_that_of_their_mean_ratio():
+    """Likelihoods of e and e^3, each in a chain of its own."""
+    logs = np.array([1.0, 3.0])[:, None, None] * np.ones((2, 40, 4))
+    value, _ = tempering._evidence(np.full((2, 3), 1 / 3), logs, 1)
+    assert value == pytest.approx(np.log((np.e + np.e**3) / 2))
+
+
 def test_priors_that_cannot_be_drawn_are_moved_by_trajectories():
     """An improper prior, one that is masked, and one whose density is scaled."""
 
@@ -268,10 +283,14 @@ def test_the_prior_of_a_constrained_site_is_its_density_where_it_lives():
         with numpyro.plate("counts", len(counts)):
             numpyro.sample("count", dist.Poisson(rate), obs=counts)
 
+    def scoped(counts):
+        with numpyro.handlers.scope(prefix="a"), numpyro.handlers.scope(prefix="b", divider="."):
+            counted(counts)
+
     counts, z = np.array([1, 4, 2, 2]), 0.3
     expected = -stats.gamma(2.0).logpdf(np.exp(z)) - z
-    for power in (0.0, 0.5, 1.0):
-        found = pilot.potential(counted, (counts,), {}, power, {"rate": jnp.array(z)})
+    for power, (program, name) in itertools.product((0.0, 0.5, 1.0), ((counted, "rate"), (scoped, "a/b.rate"))):
+        found = pilot.potential(program, (counts,), {}, power, {name: jnp.array(z)})
         assert found == pytest.approx(expected - power * stats.poisson(np.exp(z)).logpmf(counts).sum())
     mcmc = drawn_by_mcmc(Tempered(counted, replicas=4), 200, 4000, 0, jnp.array(counts))
     rates = xr.DataArray(mcmc.get_samples(group_by_chain=True)["rate"], dims=("chain", "draw"))

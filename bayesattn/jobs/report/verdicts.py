@@ -1,5 +1,6 @@
 """Verdicts of a report: theory against draws of each run, and of runs together that differ only in their seeds."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -58,7 +59,7 @@ def verdicts_of(runs: Sequence[Run], trees: dict[Path, xr.DataTree]) -> Verdicts
         compared[run.path] = validate(draws, model=run.model, level=level, prediction=theories[same])
         of_runs[run.path] = tables.theory_table(compared[run.path])
     pooled, pools = [], []
-    for first, *others in groups:
+    for (first, *others), title in zip(groups, _titles(groups), strict=True):
         if first.path not in compared:
             continue
         model, draws = first.model, concat([trees[run.path] for run in (first, *others)])
@@ -67,8 +68,7 @@ def verdicts_of(runs: Sequence[Run], trees: dict[Path, xr.DataTree]) -> Verdicts
         for run in others:
             del compared[run.path]
         sentence, holds, _ = tables.theory_table(pools[-1])
-        seeds = ", ".join(map(str, sorted(run.job.seed for run in (first, *others))))
-        pooled.append((f"{first.title}, seeds {seeds} together", sentence, holds))
+        pooled.append((title, sentence, holds))
     return Verdicts(of_runs, pooled, pools, [*compared.values()])
 
 
@@ -79,6 +79,16 @@ def pools_of(runs: Sequence[Run], trees: dict[Path, xr.DataTree]) -> list[list[R
         if is_compared(run, trees[run.path]):
             alike.setdefault(_but_for_seed(run, trees[run.path]), []).append(run)
     return [group for group in alike.values() if 1 < len(group) == len({run.job.seed for run in group})]
+
+
+def _titles(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Titles of groups of runs: model, width, temperature and seeds; with the sampler if several have the same model."""
+    counts, titles = Counter(first.title for first, *_ in groups), []
+    for first, *others in groups:
+        sampler = f", {first.job.sampler} ({first.job.parameterisation})" if counts[first.title] > 1 else ""
+        seeds = ", ".join(map(str, sorted(run.job.seed for run in (first, *others))))
+        titles.append(f"{first.title}{sampler}, seeds {seeds} together")
+    return titles
 
 
 def _but_for_seed(run: Run, draws: xr.DataTree) -> str:

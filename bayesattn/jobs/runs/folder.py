@@ -163,7 +163,10 @@ def remove(folder: Path) -> None:
 
 
 def runs_in(folder: str | Path) -> list[Path]:
-    """Paths of all runs in a folder, or of the folder itself if it is a run; raises RunError if there is none."""
+    """Paths of all runs in a folder, or of the folder itself if it is a run.
+
+    Raises RunError if there is none, OSError if the folder cannot be read.
+    """
     folder = user_path("folder", folder)
     runs = []
     for place, folders, files in os.walk(folder):
@@ -176,6 +179,8 @@ def runs_in(folder: str | Path) -> list[Path]:
             path for name in folders if (path := Path(place, name)).is_symlink() and (path / "zarr.json").is_file()
         ]
     if not runs:
+        if folder.is_dir():
+            os.scandir(folder).close()  # `os.walk` passes over a folder that it may not read.
         why = "holds none" if folder.is_dir() else "is not a folder"
         raise RunError(f"folder must be a run or hold runs, got {folder}, which {why}")
     return runs

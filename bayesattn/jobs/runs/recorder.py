@@ -13,7 +13,7 @@ import zarr
 
 from bayesattn._util.random import key_of
 from bayesattn.jobs.runs import store
-from bayesattn.jobs.runs.folder import damaged
+from bayesattn.jobs.runs.folder import RunError, damaged, is_of_system
 from bayesattn.jobs.runs.run import Run
 from bayesattn.samplers.blocks import Chains, Outputs, write_region
 
@@ -62,6 +62,10 @@ class Recorder:
         try:
             yield
         except OSError as error:
+            if not self.run.path.exists():
+                raise RunError(
+                    f"{self.run.path} must stay where it is while it is sampled, but it was deleted or renamed"
+                ) from error
             raise OSError(
                 error.errno or errno.EIO,
                 f"{error.strerror or error} while writing a block; the blocks before it are safe, and the same command"
@@ -69,6 +73,8 @@ class Recorder:
                 str(self.run.path),
             ) from error
         except Exception as error:  # To write a block, Zarr reads the earlier draws of its chunk, which may be damaged.
+            if is_of_system(error):
+                raise
             raise damaged(self.run.path, f"{type(error).__name__}: {error}") from error
 
 

@@ -1,6 +1,7 @@
 """Run on disk, complete or not: access to draws, state and diagnostics, and checks for damage."""
 
 import json
+import os
 import tomllib
 import uuid
 import warnings
@@ -237,7 +238,7 @@ class Run(Described):
 
     def extend(self, job: Job) -> None:
         """Extend the arrays for more draws; the root's zarr.json, with their number, is replaced last and atomically."""
-        store.require_room(self.path, self.model, self.nbytes * (job.kept - self.job.kept) // self.job.kept)
+        store.require_room(self.path, self.nbytes * (job.kept - self.job.kept) // self.job.kept)
         metadata = {}
         for name, about in self.metadata.items():
             if "draw" in (along := about.get("dimension_names") or []):
@@ -287,6 +288,7 @@ class Run(Described):
             rows["sampler"] = f"{job.sampler}, {job.parameterisation} parameterisation, seed {job.seed}"
             thinned = f", {job.kept} of them kept" if job.thin > 1 else ""
             rows["draws"] = f"{job.draws} of each of {job.chains} chains{thinned}, after {job.warmup} of warm-up"
+            rows |= {} if self.first is None else {"read": f"the first {self.first} kept draws of each chain"}
             state, done = self.state, sum(self.done) / (job.chains * job.transitions)
             return f"Run {self.path}: {state}", rows | {"progress": f"{100 * done:.0f} % of all steps"}
         except Exception as error:  # The files may be damaged in any way.
@@ -343,7 +345,8 @@ def overview(folder: str | Path) -> list[PlainDict]:
     """
     rows, folder = [], user_path("folder", folder)
     for path in runs_in(folder):
-        row: PlainDict = {"run": str(path.relative_to(folder)) if path != folder else path.name}
+        # The path "." has no name.
+        row: PlainDict = {"run": str(path.relative_to(folder)) if path != folder else Path(os.path.abspath(path)).name}
         try:
             rows.append(row | Run(path).overview())
         except Exception as error:  # An error of one run must not hide the others.

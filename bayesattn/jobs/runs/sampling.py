@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from bayesattn._util.checks import positive_integer
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.progress import callback, preparing
 from bayesattn._util.settings import with_own_settings
@@ -64,7 +65,7 @@ def sample(
         FloatingPointError: a draw is not finite; the blocks before it are kept.
         KeyboardInterrupt: an interrupt, after the blocks in progress are finished and recorded.
     """
-    job = Job.of(**settings).for_model(model)
+    job, threads = Job.of(**settings).for_model(model), positive_integer("threads", threads, 0)
     require_stored_name(job.sampler)
     out = folder.recovered(out)
     goal = Goal(job, target_ess, max_seconds)

@@ -101,7 +101,7 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata]:
         # Now a JSON string, because NetCDF cannot store a dictionary, which early formats wrote.
         about = dict(json.loads(about) if isinstance(about, str) else about)
         maker = about.get("environment", {}).get("bayesattn", "of another version")
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise RunError(
             f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
         ) from None
@@ -114,7 +114,7 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata]:
         # Programs that write an attribute drop the consolidated metadata.
         metadata = root[CONSOLIDATED]["metadata"] if root.get(CONSOLIDATED) else metadata_of(path)
         sound = about.pop("checksum", None) == checksum(about, metadata) and about.keys() >= REQUIRED_ENTRIES
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         sound, metadata = False, {}
     if not sound:
         raise damaged(path, "its zarr.json is not what was written")
@@ -146,7 +146,8 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
 
     Does nothing if another process has created the run meanwhile; raises RunBusy if one is creating it.
     """
-    require_room(out, model, job.chains * job.kept * bytes_per_draw(ready.shapes))
+    data = sum(values.nbytes for variables in data_groups(model).values() for values in variables.values())
+    require_room(out, data + job.chains * job.kept * bytes_per_draw(ready.shapes))
     clean(out)
     new = beside(out, UNFINISHED)
     (new / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -169,14 +170,13 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
         clean(out)
 
 
-def require_room(out: Path, model: Posterior, draw_bytes: int) -> None:
-    """Raise OSError unless the disk has room for `draw_bytes` bytes of draws and for the data of the model."""
+def require_room(out: Path, needed: int) -> None:
+    """Raise OSError unless the disk has room for `needed` more bytes of a run."""
     folder = next(folder for folder in out.parents if folder.exists())
-    data = sum(values.nbytes for variables in data_groups(model).values() for values in variables.values())
     free = shutil.disk_usage(folder).free
-    if draw_bytes + data > free:
-        needed = f"the run needs {(draw_bytes + data) / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free"
-        raise OSError(errno.ENOSPC, needed, str(folder))
+    if needed > free:
+        message = f"the run needs {needed / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free"
+        raise OSError(errno.ENOSPC, message, str(folder))
 
 
 def describe(path: Path, description: PlainMapping, job: Job, metadata: Metadata) -> None:

@@ -3,7 +3,7 @@
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -84,6 +84,9 @@ def _security(given: "PlainMapping | Security | None") -> "Security | None":
 def _security_of(options: PlainMapping) -> "Security":
     from distributed import Security
 
+    if not isinstance(options, Mapping):
+        kind = type(options).__name__  # The text of a key must not be printed.
+        raise BayesattnError(f"security must be a distributed.Security or a table of its options, got a {kind}")
     for name in TLS_FILES:
         if "-----BEGIN" in str(options.get(name, "")):  # Which must not be printed.
             raise BayesattnError(f"{name} must be a file, got the text of a certificate or key")
