@@ -1,5 +1,6 @@
 """Models in the hands of others: NumPyro's MCMC and Predictive, and functions of flat vectors."""
 
+from copy import copy
 from functools import cache
 
 import jax
@@ -76,6 +77,9 @@ def test_numpyros_chains_are_draws_like_ours(model, reference, parameterisation)
         assert ba.validate(tree, model=model).verdict in VERDICTS
     same = ba.from_numpyro(dict(mcmc.get_samples(group_by_chain=True)), model, parameterisation)
     np.testing.assert_array_equal(same["sample_stats"]["lp"], tree["sample_stats"]["lp"])
+    (thinned := copy(mcmc)).thinning = 3
+    draws = ba.from_numpyro(thinned, model, parameterisation)["posterior"]["draw"]
+    np.testing.assert_array_equal(draws, np.arange(2, 3 * DRAWS, 3))
 
 
 @pytest.mark.parametrize("parameterisation", ["path", "token"])
