@@ -19,7 +19,7 @@ TEMPERATURES = 10.0 ** -np.arange(1, 8)
 def test_limit_and_multiplicity(case, shared_folder):
     """Of 40 intervals of 95 %, which say so whichever network ends last, 2 are expected to miss."""
     model = network(*case)
-    fit = ba.learning_coefficient(model, TEMPERATURES, draws=2000).fit
+    fit = ba.learning_coefficient(model, TEMPERATURES).fit
     law = attention_law(model.architecture, case[2])
     pairs = (fit.coefficient, law.coefficient), (fit.multiplicity, law.multiplicity)
     # Whether the intervals hold lambda and theta of the law, for all processes.
