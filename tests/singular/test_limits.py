@@ -15,10 +15,13 @@ TEMPERATURES = 10.0 ** -np.arange(1, 8)
 
 
 @pytest.mark.heavy
-@pytest.mark.filterwarnings("ignore:chains have not mixed")  # A chain may be stuck at one temperature, whose error is large.
+@pytest.mark.filterwarnings("ignore:chains have not mixed")
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_limit_and_multiplicity(case, shared_folder):
-    """Of 40 intervals of 95 %, which are counted with whichever network ends last, 2 are expected to miss."""
+    """Of 40 intervals of 95 %, which are counted with whichever network ends last, 2 are expected to miss.
+
+    A chain may be stuck at one temperature; that has a large error then, and the limit is right.
+    """
     model = network(*case)
     fit = ba.learning_coefficient(model, TEMPERATURES).fit
     law = attention_law(model.architecture, case[2])
