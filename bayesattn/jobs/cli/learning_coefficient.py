@@ -32,7 +32,7 @@ def learning_coefficient(
         typer.Option(
             "--temperature",
             "--temperatures",
-            help="Temperature T; several may be given. By default nine decades, or as many as float64 allows.",
+            help="Temperature T; several may be given. By default nine powers of ten, or as many as float64 allows.",
         ),
     ] = None,
     best_fit: Annotated[
