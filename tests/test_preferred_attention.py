@@ -133,13 +133,14 @@ def test_laplaces_error_falls_as_one_over_the_width():
     assert errors[160] / errors[640] == pytest.approx(4, rel=0.1)
 
 
-def require_stated_error(model, queries_and_keys, order, most, finds):
+def require_stated_error(model, queries_and_keys, order, most, finds, seeds=1):
     """The error of an order is at most as large as its documentation says, given that of sampling."""
-    exact = ba.theory.evidence(model.given(queries_and_keys))
-    assert exact.reliable
+    exact = [ba.theory.evidence(model.given(queries_and_keys), seed=seed) for seed in range(seeds)]
+    assert all(each.reliable for each in exact)
+    mean, error = np.mean([each.log_evidence for each in exact]), np.linalg.norm([each.error for each in exact]) / seeds
     found = conditional_evidence(model, queries_and_keys, order=order).log_evidence
-    degrees = np.inf if exact.method == "importance sampling" else 14  # Two bridges of 8 islands.
-    near(found, exact.log_evidence, exact.error, degrees, allowed=most, finds=finds)
+    degrees = np.inf if exact[0].method == "importance sampling" else 14 * seeds  # Two bridges of 8 islands.
+    near(found, mean, error, degrees, allowed=most, finds=finds)
 
 
 def test_laplaces_error_with_two_layers_is_small():
@@ -161,7 +162,7 @@ def test_laplaces_error_with_two_layers_is_small():
 )
 def test_errors_are_as_stated(heads, width, order, most, finds):
     model = network(heads, width, examples=20, temperature=0.1)
-    require_stated_error(model, pairs(heads), order, most, finds)
+    require_stated_error(model, pairs(heads), order, most, finds, seeds=3 if width < 8 else 1)
 
 
 @pytest.mark.parametrize("name", ["two layers", "skips and two outputs"])
