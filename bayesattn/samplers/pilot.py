@@ -39,8 +39,8 @@ def suited_replicas(program: Callable, key: Key[Array, ""], *args: Any, **kwargs
         args: arguments of the program.
         kwargs: keyword arguments of the program.
 
-    Returns 12 if the prior of the program cannot be drawn. Raises FloatingPointError if the likelihood of half of
-    128 draws from the prior is 0 or not defined.
+    Returns 12 if the prior of the program cannot be drawn. Raises FloatingPointError if the likelihood of all
+    draws from the prior in one of two islands is 0 or not defined.
     """
     if not draws_prior(program, *args, **kwargs):
         return USUAL_REPLICAS

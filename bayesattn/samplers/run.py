@@ -114,10 +114,9 @@ def sample(
             if on_interrupt == "raise" or not kept:
                 raise
             warnings.warn(f"interrupted: {kept} of {job.kept} draws of each chain are there", stacklevel=3)
+    warn_of_few_trips(recorder.outputs["sample_stats"], kept)
     if target_ess is None:
-        warn_of_poor_mixing(recorder.outputs["posterior"], kept, recorder.outputs["sample_stats"])
-    else:
-        warn_of_few_trips(recorder.outputs["sample_stats"], kept)
+        warn_of_poor_mixing(recorder.outputs["posterior"], kept)
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = axis_names(model) | {"draw": job.draw_numbers[:kept]}
     tree = tree_of(outputs | data_groups(model), coords, axes(model))

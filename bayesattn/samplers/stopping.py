@@ -102,14 +102,15 @@ def doubts_about_trips(round_trips: "float | np.ndarray") -> list[str]:
     ]
 
 
-def warn_of_few_trips(statistics: PlainMapping | None, count: int, stacklevel: int = 4) -> None:
-    """Warn if replicas of a chain made few round trips in the first `count` draws."""
-    for doubt in doubts_about_trips((statistics or {}).get("round_trips", np.full((1, count), np.nan))[:, count - 1]):
-        warnings.warn(doubt, stacklevel=stacklevel)
+def warn_of_few_trips(statistics: PlainMapping, count: int) -> None:
+    """Warn if replicas of a chain made few round trips in the first `count` draws; a few draws are not judged."""
+    if count >= DRAWS_AT_FIRST_CHECK and "round_trips" in statistics:
+        for doubt in doubts_about_trips(statistics["round_trips"][:, count - 1]):
+            warnings.warn(doubt, stacklevel=4)
 
 
-def warn_of_poor_mixing(posterior: PlainMapping, count: int, statistics: PlainMapping | None = None) -> None:
-    """Warn if the first `count` draws of each chain disagree between chains, or hold few effective draws or round trips.
+def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
+    """Warn if the first `count` draws of each chain disagree between chains, or hold few effective draws.
 
     Judged are entries of U (or of the latent), predictions and readouts, at most 50 of each. `bayesattn.diagnose` says
     more, and has stricter thresholds.
@@ -119,7 +120,6 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int, statistics: PlainMa
 
     if count < DRAWS_AT_FIRST_CHECK:
         return
-    warn_of_few_trips(statistics, count, stacklevel=5)
     judged = [entries(posterior, count)] if set(CENTRAL) & posterior.keys() else []
     for name in [name for name in ("prediction", "readout") if name in posterior]:
         values = np.asarray(posterior[name][:, :count])

@@ -1,5 +1,7 @@
 """Networks with skip connections and several outputs (EXTENSIONS section 1) and without, by weights and by factors."""
 
+from functools import cache
+
 import arviz_stats
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,8 @@ from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.kernels.forms import gaussian_process
 from bayesattn.models import Tokens, collapsed, path
 from bayesattn.network import effective_weights
+from bayesattn.questions import calibration
+from bayesattn.samplers.program import program
 from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett
 from bayesattn.theory.potential import problem_of
@@ -65,6 +69,20 @@ def extended_model(name, examples=5, features=2, temperature=0.5):
     )
 
 
+@cache
+def functions_by_weights(name, count):
+    """Functions of U of weights drawn from the prior."""
+    posterior = path.Path.of(extended_model(name))
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        effective = effective_weights(posterior.draw_prior(key), posterior.skips)
+        return effective @ effective.T / effective.shape[1]
+
+    return functions_of(draw(jax.random.split(jax.random.key(1), count)))
+
+
 def functions_of(order_parameters):
     """U, the squares of its entries, products of its first and last rows, and a Laplace functional, of each draw."""
     u = np.asarray(order_parameters)
@@ -76,21 +94,15 @@ def functions_of(order_parameters):
 def test_prior_moments_by_weights_and_by_factors_agree(name):
     model, count = extended_model(name), 40_000
     arch, shapes = model.architecture, collapsed.structure(model)
-    problem, posterior = problem_of(model.gaussian_process, arch), path.Path.of(model)
+    problem = problem_of(model.gaussian_process, arch)
 
     @jax.jit
     @jax.vmap
     def by_factors(key):
         return problem.order_parameter(bartlett.sample_prior(key, shapes, problem.widths), shapes)
 
-    @jax.jit
-    @jax.vmap
-    def by_weights(key):
-        effective = effective_weights(posterior.draw_prior(key), posterior.skips)
-        return effective @ effective.T / effective.shape[1]
-
     drawn = by_factors(jax.random.split(jax.random.key(0), count))
-    one, other = functions_of(drawn), functions_of(by_weights(jax.random.split(jax.random.key(1), count)))
+    one, other = functions_of(drawn), functions_by_weights(name, count)
     # In deviations of each function of a draw.
     deviation = np.hypot(one.std(0), other.std(0))
     near((one.mean(0) - other.mean(0)) / deviation, 0, 1 / np.sqrt(count), finds=0.05)
@@ -234,6 +246,25 @@ def test_a_dataset_may_be_causal_and_padded(readout):
     else:
         assert np.all(np.triu(model.tokens.matrices[0], 1) == 0)
         assert np.all(model.tokens.matrices[0][0, :, :2, 2:] == 0)
+
+
+@pytest.mark.heavy
+def test_chains_are_calibrated_and_a_prior_from_the_wrong_column_is_found(monkeypatch):
+    model = extended_model("a skip beside free columns")
+    simulations = calibration.simulate(model, 200, seed=1)
+    found = calibration.calibrate(model, simulations)
+    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+    honest = bartlett.log_prior
+
+    def wrong(point, shapes, widths):
+        return honest(point, shapes, widths + jnp.array([shape.copied for shape in shapes]))
+
+    monkeypatch.setattr(bartlett, "log_prior", wrong)
+    program.cache_clear()
+    jax.clear_caches()
+    assert calibration.calibrate(model, simulations).holds is False
+    program.cache_clear()
+    jax.clear_caches()
 
 
 @pytest.mark.heavy

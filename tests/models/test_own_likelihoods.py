@@ -13,6 +13,7 @@ import bayesattn as ba
 from bayesattn import likelihoods, runs
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import require_by_example
+from bayesattn.questions import calibration
 from tests.statistics import likely, near
 
 FEW = {"chains": 1, "warmup": 20, "draws": 20}
@@ -103,10 +104,15 @@ def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
         own.replace(likelihood=Laplace(weights=len)).table()
 
 
-class StudentT(Laplace):
+class StudentT(ba.Likelihood):
     """Another law by a name that the package has."""
 
+    scale: float = 0.9
     freedom: float = 3.0
+
+    def log_prob(self, outputs, labels):
+        """log density of each example."""
+        return -jnp.abs(labels - outputs) / 100
 
     def sample(self, key, outputs):
         """f plus noise."""
@@ -150,6 +156,17 @@ def test_large_rates_are_drawn_right():
     near((drawn.mean(0) - rate) / np.sqrt(rate), 0, 1 / np.sqrt(len(keys)), finds=0.05)
     near(drawn.std(0) / np.sqrt(rate), 1, 1 / np.sqrt(2 * len(keys)), finds=0.05)
     np.testing.assert_allclose(ba.Poisson().sample(keys[0], jnp.array([60.0, 400.0])), np.exp([60.0, 400.0]), rtol=1e-9)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["outliers", "counts"])
+def test_chains_are_calibrated(kind):
+    model = model_of("one layer", kind)
+    simulations = calibration.simulate(model, 100, seed=1)
+    found = calibration.calibrate(model, simulations)
+    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+    wider = model.replace(architecture=ba.Architecture((2,), (3, 3), (4.0, 1.1, 1.1)))
+    assert not calibration.calibrate(wider, simulations).holds
 
 
 def test_a_number_for_each_example_is_not_that_of_the_first():

@@ -7,7 +7,7 @@ import xarray as xr
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.samplers import Job, suited_sampler
-from bayesattn.samplers.stopping import FEWEST_ROUND_TRIPS, warn_of_poor_mixing
+from bayesattn.samplers.stopping import FEWEST_ROUND_TRIPS, warn_of_few_trips, warn_of_poor_mixing
 from tests.posteriors import two_modes
 from tests.statistics import agree, near
 
@@ -44,7 +44,7 @@ def test_diagnostics_count_round_trips(drawn):
     few = drawn.isel(draw=slice(0, 4))
     assert any("round trips between posterior and prior" in each for each in ba.diagnose(few).warnings())
     with pytest.warns(UserWarning, match="the weights of modes are not known, whatever R-hat is"):
-        warn_of_poor_mixing({}, 100, {"round_trips": np.full((2, 100), 9)})
+        warn_of_few_trips({"round_trips": np.full((2, 100), 9)}, 100)
 
 
 def test_diagnostics_name_signs_that_never_change(drawn):

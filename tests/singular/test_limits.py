@@ -1,5 +1,7 @@
 """Limits of many networks: Aoyagi's for deep linear ones, power counting for those with heads."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -15,22 +17,25 @@ TEMPERATURES = 10.0 ** -np.arange(1, 8)
 
 
 @pytest.mark.heavy
-@pytest.mark.filterwarnings("ignore:chains have not mixed")
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_limit_and_multiplicity(case, shared_folder):
     """Of 40 intervals of 95 %, which are counted with whichever network ends last, 2 are expected to miss.
 
-    A chain may be stuck at one temperature; that has a large error then, and the limit is right.
+    Of at most 4 networks chains are said not to have mixed: one that is stuck at a temperature has a large error there.
     """
     model = network(*case)
-    fit = ba.learning_coefficient(model, TEMPERATURES).fit
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.filterwarnings("always", ".*have not mixed")
+        fit = ba.learning_coefficient(model, TEMPERATURES).fit
     law = attention_law(model.architecture, case[2])
     pairs = (fit.coefficient, law.coefficient), (fit.multiplicity, law.multiplicity)
-    # Whether the intervals hold lambda and theta of the law, for all processes.
-    np.save(shared_folder / f"held-{ALL.index(case)}.npy", [found.low <= exact <= found.high for found, exact in pairs])
+    held = [*(found.low <= exact <= found.high for found, exact in pairs), not warned]
+    np.save(shared_folder / f"held-{ALL.index(case)}.npy", held)  # For all processes.
     near(fit.coefficient.value, law.coefficient, fit.coefficient.error, finds=1)
-    if len(held := [np.load(file) for file in shared_folder.glob("held-*.npy")]) == len(ALL):
-        likely(stats.binom(len(held), 0.95).cdf(np.sum(held, axis=0)))
+    if len(stored := [*shared_folder.glob("held-*.npy")]) == len(ALL):
+        lambdas, thetas, mixed = np.sum([np.load(file) for file in stored], axis=0)
+        likely(stats.binom(len(ALL), 0.95).cdf([lambdas, thetas]))
+        assert mixed >= len(ALL) - 4
 
 
 def test_a_wrong_width_is_told_apart():

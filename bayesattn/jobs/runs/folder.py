@@ -179,8 +179,9 @@ def runs_in(folder: str | Path) -> list[Path]:
             path for name in folders if (path := Path(place, name)).is_symlink() and (path / "zarr.json").is_file()
         ]
     if not runs:
+        why = "is not a folder"
         if folder.is_dir():
+            why = "holds none"
             os.scandir(folder).close()  # `os.walk` passes over a folder that it may not read.
-        why = "holds none" if folder.is_dir() else "is not a folder"
         raise RunError(f"folder must be a run or hold runs, got {folder}, which {why}")
     return runs
