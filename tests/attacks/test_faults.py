@@ -62,20 +62,20 @@ def require_nothing_lost(name, model, folder, faults):
         runs.sample(model, place / "run", **job, overwrite=name in ("overwriting", "damaged"))
 
     def attempt(place, *fault):
-        """What was there before, and the number of writes to a disk that may fail."""
+        """The number of writes to a disk that may fail."""
         shutil.copytree(old, place) if name in OLD else place.mkdir()
-        before, disk = found(place), Disk(place, *fault)
+        disk = Disk(place, *fault)
         with pytest.MonkeyPatch.context() as patch, suppress(OSError):
             disk.patch(patch.setattr)
             act(place)
-        return before, disk.count
+        return disk.count
 
-    _, count = attempt(folder / "whole")
+    before, count = found(old), attempt(folder / "whole")
     whole = found(folder / "whole")
     assert whole is not None
     for at, error in faults(count):
         place = folder / str(at)
-        before, _ = attempt(place, failing(error), at)
+        attempt(place, failing(error), at)
         assert before is None or found(place) in (None, before, whole)
         act(place)
         assert found(place) == whole
