@@ -13,6 +13,7 @@ import hashlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -41,6 +42,7 @@ class Compressed(OwnsArrays, Described):
         paths: Pi.
         features: N_0.
         outputs: m, columns of Y.
+        output_names: names of the classes, if the labels were those of `one_hot`.
     """
 
     triangle: Float[np.ndarray, "row column"]
@@ -48,6 +50,7 @@ class Compressed(OwnsArrays, Described):
     paths: int
     features: int
     outputs: int = 1
+    output_names: tuple[str, ...] | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "triangle", owned(np.asarray(self.triangle)))
@@ -96,8 +99,11 @@ class Compressed(OwnsArrays, Described):
                 "datasets must have the same paths, features and outputs to be added, got"
                 f" {self._shape} and {other._shape}"
             )
+        names = [each.output_names for each in (self, other) if each.output_names is not None]
+        if len({*names}) > 1:
+            raise BayesattnError(f"datasets to be added must have the same classes, got {names[0]} and {names[1]}")
         triangle = triangle_of(np.concatenate([self.triangle, other.triangle]))
-        return Compressed(triangle, self.examples + other.examples, *self._shape)
+        return Compressed(triangle, self.examples + other.examples, *self._shape, names[0] if names else None)
 
     def __radd__(self, other: Checked) -> "Compressed":
         return self if isinstance(other, int) and other == 0 else NotImplemented
@@ -166,6 +172,7 @@ def write_store(file: Path, compressed: Compressed, examples: str = "") -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     triangle = np.ascontiguousarray(compressed.triangle)
     attributes = {name: getattr(compressed, name) for name in COUNTS}
+    attributes |= {} if compressed.output_names is None else {"output_names": list(compressed.output_names)}
     attributes |= {"format": FORMAT, "of_examples": examples, "of_triangle": _digest(triangle)}
     with tempfile.TemporaryDirectory() as folder:
         partial = Path(folder) / "dataset.zip"
@@ -202,7 +209,9 @@ def read_store(file: Path) -> tuple[Compressed, str]:
             triangle = finite_array("triangle", stored[:], expected)
         if _digest(triangle) != attributes["of_triangle"]:
             raise BayesattnError("entries that differ from those that were written")
-        return Compressed(triangle, examples, paths, features, outputs), str(attributes["of_examples"])
+        names: Any = attributes.get("output_names")
+        named = None if names is None else tuple(map(str, names))
+        return Compressed(triangle, examples, paths, features, outputs, named), str(attributes["of_examples"])
     except Exception as error:  # A damaged archive may raise anything.
         reason = f"it holds no {error}" if isinstance(error, KeyError) else error
         raise BayesattnError(

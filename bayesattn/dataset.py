@@ -95,6 +95,8 @@ class Dataset(Examples):
 
     def __post_init__(self):
         put = partial(object.__setattr__, self)
+        if self.output_names is None and isinstance(self.compressed, Compressed):
+            put("output_names", self.compressed.output_names)
         put(
             "output_names", names_of_outputs(self.output_names, **{name: getattr(self, name) for name in self.labelled})
         )
@@ -154,7 +156,7 @@ class Dataset(Examples):
             raise BayesattnError(
                 "dataset must be compressed to be saved, got a plain one: use Dataset.gather, or numpy.savez"
             )
-        self.compressed.save(file)
+        dataclasses.replace(self.compressed, output_names=self.output_names).save(file)
 
     @classmethod
     def open(cls, file: str | Path) -> "Dataset":

@@ -39,6 +39,8 @@ BATCH_BYTES = 2**26
 """Approximate memory of the attention matrices that are formed at a time; it sets the number of examples in a batch."""
 ROW_TOLERANCE = 1e-5
 """Largest deviation of the sums of rows from 1, and of weights on padding from 0."""
+TIE_ROUNDING = 4.0
+"""Logits of hardmax are equal if they differ by less than this multiple of the rounding of a sum over the features."""
 HALF_PRECISION_DEVIATION = 0.02
 """Deviation of a row's sum from 1 that half precision explains.
 
@@ -340,13 +342,16 @@ def attention_matrices(
         query, key = (jnp.einsum("etf,hgf->ehtg", inputs, projection) for projection in heads)
         logits = jnp.einsum("ehqg,ehkg->ehqk", query, key) / jnp.sqrt(query.shape[-1])
     else:
-        query = jnp.einsum("hfg,eqg->ehqf", heads, inputs)
+        query, key = jnp.einsum("hfg,eqg->ehqf", heads, inputs), inputs[:, None]
         logits = jnp.einsum("ehqf,ekf->ehqk", query, inputs)
     if allowed is not None:
         logits = jnp.where(allowed[:, None], logits, -jnp.inf)
     if nonlinearity == "softmax":
         return jax.nn.softmax(logits, axis=-1)
-    largest = (logits == logits.max(axis=-1, keepdims=True)).astype(logits.dtype)
+    # Sums of equal terms may round differently at different places of a matrix product.
+    sizes = jnp.linalg.norm(query, axis=-1, keepdims=True) * jnp.linalg.norm(key, axis=-1).max(-1)[..., None, None]
+    rounding = TIE_ROUNDING * inputs.shape[-1] * jnp.finfo(logits.dtype).eps * sizes
+    largest = (logits >= logits.max(axis=-1, keepdims=True) - rounding).astype(logits.dtype)
     return largest / largest.sum(axis=-1, keepdims=True)
 
 

@@ -1,5 +1,6 @@
 """Compression of batches of examples, in memory, from a generator or on Dask, in blocks of bounded size."""
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -83,23 +84,26 @@ def _as_pair(batches: Checked) -> Any:
     return batches["path_inputs"], batches["labels"]
 
 
-def _pairs(batches: Checked) -> Iterator[tuple[str, Examples]]:
-    """Small pairs of inputs and labels, each with its name for error messages."""
+def _pairs(batches: Checked, classes: list[tuple[str, ...]]) -> Iterator[tuple[str, Examples]]:
+    """Small pairs of inputs and labels, each with its name for error messages; `classes` receives their names, if known."""
     if _is_pair(batches):
+        if isinstance(batches[1], OneHot):
+            classes.append(batches[1].names)
         yield from _parts("batches", batches)
         return
     if not isinstance(batches, Iterable):
         raise BayesattnError(f"batches must be pairs (path_inputs, labels), got {shown(batches)}")
-    classes = None
     for number, batch in enumerate(batches):
         name = f"batches[{number}]"
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise BayesattnError(f"{name} must be a pair (path_inputs, labels), got {shown(batch)}")
-        if isinstance(batch[1], OneHot) and batch[1].names != (classes := classes or batch[1].names):
-            raise BayesattnError(
-                f"{name} must have the classes {', '.join(classes)}, as those before, got {', '.join(batch[1].names)}: give"
-                " names= to one_hot"
-            )
+        if isinstance(batch[1], OneHot):
+            classes[:] = classes or [batch[1].names]
+            if batch[1].names != classes[0]:
+                raise BayesattnError(
+                    f"{name} must have the classes {', '.join(classes[0])}, as those before, got"
+                    f" {', '.join(batch[1].names)}: give names= to one_hot"
+                )
         yield from _parts(name, batch)
 
 
@@ -175,7 +179,8 @@ def _on_dask(batches: Checked, arch: Architecture) -> Compressed | None:
     if isinstance(batches, tuple | list):
         from dask import array
 
-        inputs, labels = map(array.asarray, batches)
+        classes = [batches[1].names] if isinstance(batches[1], OneHot) else []
+        inputs, labels = (array.asarray(readable(part)) for part in batches)
         if np.isnan(inputs.shape + labels.shape).any():
             raise BayesattnError(
                 "batches must be Dask arrays of known shapes, got unknown ones: call compute_chunk_sizes()"
@@ -189,16 +194,31 @@ def _on_dask(batches: Checked, arch: Architecture) -> Compressed | None:
         pairs = zip(whole.to_delayed().ravel(), columns.to_delayed().ravel(), strict=True)
         parts = [delayed(_of_pairs)([pair], arch) for pair in pairs]
     else:
-        parts = [delayed(_of_pairs)(partition, arch) for partition in batches.to_delayed()]
+        classes, parts = [], [delayed(_of_pairs)(partition, arch) for partition in batches.to_delayed()]
     while len(parts) > 1:
         parts = [
             delayed(_of_parts)(parts[start : start + PARTS_PER_SUM]) for start in range(0, len(parts), PARTS_PER_SUM)
         ]
-    return parts[0].compute()
+    found = parts[0].compute()
+    return None if found is None else _named(found, classes)
 
 
 def _of_pairs(batches: Iterable[object], arch: Architecture) -> Compressed | None:
-    return functools.reduce(_add_rows, _blocks(_checked(_pairs(batches), arch)), None)
+    classes: list[tuple[str, ...]] = []
+    found = functools.reduce(_add_rows, _blocks(_checked(_pairs(batches, classes), arch)), None)
+    return None if found is None else _named(found, classes)
+
+
+def _named(gathered: Compressed, classes: list[tuple[str, ...]]) -> Compressed:
+    """Compressed form with the names of its classes, if they are known; raises ValueError if it has others."""
+    if not classes:
+        return gathered
+    if gathered.output_names not in (None, classes[0]):
+        raise BayesattnError(
+            f"batches must have the classes {', '.join(gathered.output_names or ())}, as the store has, got"
+            f" {', '.join(classes[0])}"
+        )
+    return dataclasses.replace(gathered, output_names=classes[0])
 
 
 def _of_parts(parts: Iterable[Compressed | None]) -> Compressed | None:
@@ -217,11 +237,12 @@ def _gather_with_store(file: Path, batches: Checked, arch: Architecture) -> Comp
             f"store must be one that `gather` wrote, got {file}, which was saved: open it, and add by +"
         )
     left, sha = gathered.examples if gathered else 0, hashlib.sha256()
+    classes: list[tuple[str, ...]] = []
 
     def new() -> Iterator[Rows]:
         """Rows that the store does not contain."""
         nonlocal left
-        for rows, shape in _checked(_pairs(batches), arch):
+        for rows, shape in _checked(_pairs(batches, classes), arch):
             stored, rest = rows[:left], rows[left:]
             if len(stored):
                 sha.update(stored.tobytes())
@@ -235,7 +256,7 @@ def _gather_with_store(file: Path, batches: Checked, arch: Architecture) -> Comp
 
     written = time.monotonic()
     for block in _blocks(new()):
-        gathered = _add_rows(gathered, block)
+        gathered = _named(_add_rows(gathered, block), classes)
         sha.update(block.rows.tobytes())
         del block
         if time.monotonic() - written > STORE_SECONDS:
@@ -247,5 +268,6 @@ def _gather_with_store(file: Path, batches: Checked, arch: Architecture) -> Comp
             " than batches have"
         )
     if gathered is not None:
+        gathered = _named(gathered, classes)
         write_store(file, gathered, sha.hexdigest())
     return gathered

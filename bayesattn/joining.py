@@ -21,7 +21,7 @@ from bayesattn.models.draws import (
     joined_description,
     opened,
 )
-from bayesattn.models.stored_model import ATTRIBUTE, ModelRecord, close, described_in
+from bayesattn.models.stored_model import ATTRIBUTE, ModelRecord, close, described_in, padding
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -112,9 +112,12 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
                 _require_equal(f"{name} must have along {axis}", ours_along, theirs_along, ordered=True)
     for group in DATA_GROUPS:
         one, two = dataset(first, group), dataset(other, group)
-        for variable in [variable for variable in one.data_vars if variable in two and variable != "fingerprint"]:
-            if not close(one[variable].values, two[variable].values):
-                raise BayesattnError(f"{name} must have the {variable} of draws[0], got others")
+        both = [variable for variable in one.data_vars if variable in two and variable != "fingerprint"]
+        same = {variable: close(one[variable].values, two[variable].values) for variable in both}
+        if "test_inputs" in both:
+            same["test_mask"] = close(*(padding(data.get("test_mask")) for data in (one, two)))
+        for variable in [variable for variable, is_same in same.items() if not is_same]:
+            raise BayesattnError(f"{name} must have the {variable} of draws[0], got others")
 
 
 def _require_equal(what: str, wanted: Sequence[Hashable], got: Sequence[Hashable], ordered: bool = False) -> None:

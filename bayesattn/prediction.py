@@ -18,7 +18,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.models.conditional import class_probabilities, has_two_classes
 from bayesattn.models.draws import Draws, dataset, opened_with_network
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.models.stored_model import close
+from bayesattn.models.stored_model import close, padding
 
 ENTRIES_READ = 2**23
 """Largest number of stored predictions that are read at a time: 64 MiB."""
@@ -185,8 +185,13 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
             "draws must have posterior['prediction'], got none: keep it when you sample, or use predict"
         )
     data = dataset(tree, "constant_data") if "constant_data" in tree.children else {}
-    for name in ("test_path_inputs", "test_labels"):
-        if name in data and not close(data[name].values, getattr(model, name, None)):
+    of_test = [*(name for name in model.data_names if name.startswith("test_")), "test_labels"]
+    recorded = {name: data[name].values for name in of_test if name in data}
+    own = {name: getattr(model, name) for name in of_test}
+    if "test_inputs" in recorded:
+        recorded["test_mask"], own["test_mask"] = (padding(each.get("test_mask")) for each in (recorded, own))
+    for name, values in recorded.items():
+        if not close(values, own[name]):
             raise BayesattnError(
                 f"draws must have predictions at the test examples of model, got others: their {name} differ; use"
                 " predict(draws, inputs).scores(labels)"

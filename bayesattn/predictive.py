@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, one_of, positive_integer, require_memory, seed_number
-from bayesattn._util.random import stream
+from bayesattn._util.random import digest_of_draws, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS, heaviest_tail
@@ -115,7 +115,7 @@ def predict(
         needed = 8 * chains * count * len(inputs) * arch.outputs
         require_memory("draws of f", needed, "raise thin, or predict fewer inputs at a time")
     flat = _flat(drawn)
-    keys = jax.random.split(stream(seed, "new predictions", model.fingerprint), chains * count) if keep_draws else None
+    keys = _keys(seed, "new predictions", model, drawn) if keep_draws else None
     entries = max(arch.outputs * chains * count, conditional.entries(inputs))
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
@@ -231,7 +231,7 @@ def with_groups(
     if "log_prior" in wanted:
         made["log_prior"] = {"bartlett": _log_prior(tree, model)}
     if "posterior_predictive" in wanted:
-        keys = jax.random.split(stream(seed, "replicated labels", of_model), chains * count)
+        keys = _keys(seed, "replicated labels", model, drawn)
         values = _by_draw(lambda part: _replicated(conditional, *part), (flat, keys), "replicated labels")
         made["posterior_predictive"] = {"labels": _by_chain(values, chains)}
     if PRIOR_GROUPS & {*wanted}:
@@ -297,6 +297,13 @@ def _by_draw(function: Callable[[Part], object], drawn: Part, description: str) 
         for part in watched(parts, description, f"blocks of {size} draws")
     ]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *values)
+
+
+def _keys(seed: int, purpose: str, model: NetworkPosterior, drawn: dict[str, np.ndarray]) -> Any:
+    """A key for each draw, which depends on all draws."""
+    own = digest_of_draws(*(drawn[name] for name in sorted(drawn)))
+    chains, count = drawn["order_parameter"].shape[:2]
+    return jax.random.split(stream(seed, purpose, model.fingerprint, own), chains * count)
 
 
 def _flat(drawn: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -35,6 +35,20 @@ def test_hardmax_shares_ties():
     np.testing.assert_allclose(tied[0, 0], inputs[0].mean(0))
 
 
+def test_equal_tokens_share_in_hardmax_whatever_their_places_round():
+    """Keys of one token differ in the last bits at different places of a matrix product."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        inputs = np.broadcast_to(rng.normal(size=33), (2, 5, 33)).copy()
+        inputs[:, 1] = rng.normal(size=33)
+        heads = [tuple(rng.normal(size=(2, 3, 4, 33)))]
+        matrices = ba.attention.matrices(inputs, heads, nonlinearity="hardmax")
+        rows = np.asarray(matrices[0]).reshape(-1, 5)
+        assert {*map(tuple, rows)} <= {(0, 1, 0, 0, 0), (0.25, 0, 0.25, 0.25, 0.25)}
+        found = ba.attention.path_inputs(inputs, heads, "all", nonlinearity="hardmax")
+        assert relative_error(found, ba.attention.paths_from_matrices(inputs, matrices, "all")) < 1e-12
+
+
 def test_no_array_of_all_examples_and_tokens_squared_is_held():
     examples, tokens, features = 4000, 64, 8
     inputs = np.random.default_rng(1).normal(size=(examples, tokens, features))

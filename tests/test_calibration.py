@@ -167,6 +167,15 @@ def test_bad_input_is_named(narrow):
         (lambda: calibration.calibrate(*narrow, sampler="gibbs"), "sampler must be one of"),
         (lambda: calibration.calibrate(*narrow, draws=6), "^draws must be a whole number of at least 7, got 6"),
         (lambda: calibration.calibrate(*narrow, thin=0), "^thin must be a whole number of at least 1, got 0"),
+        (
+            lambda: calibration.calibrate(narrow[0], calibration.simulate(narrow[0], 1)),
+            "^number of simulations must be a whole number of at least 20, got 1",
+        ),
+        (
+            lambda: calibration.joint_test(narrow[0], iterations=0),
+            "^iterations must be a whole number of at least 1, got",
+        ),
+        (lambda: calibration.joint_test(narrow[0], chains=1), "^chains must be a whole number of at least 100, got 1"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -240,6 +240,19 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     assert (status, err) == (2, "bayesattn: no saddle point was found\n")
 
 
+def test_validate_draws_nothing_where_the_theory_of_a_width_fails(run, monkeypatch):
+    module = importlib.import_module("bayesattn.jobs.cli.validate")
+
+    def failing_at_nine(model):
+        if model.architecture.widths[0] == 9:
+            raise ba.theory.NotConverged("no saddle point was found", None)
+
+    monkeypatch.setattr(module, "predicted", failing_at_nine)
+    monkeypatch.setattr(ba, "sample", lambda *_, **__: pytest.fail("drawn before all theory is solved"))
+    status, _, err = run("validate", "small.toml", "--width", "8", "--width", "9", *QUICK)
+    assert (status, err) == (2, "bayesattn: no saddle point was found\n")
+
+
 def test_validate_chooses_temperatures_and_solves_the_theory_alone_at_other_widths(run, tmp_path, unpainted):
     """What it says of a width is what its own draws say."""
     rng, arrays = np.random.default_rng(0), {}
@@ -386,6 +399,10 @@ def test_sample_stops_at_a_target_or_a_limit(run):
     assert f"draws is stopped: {ba.runs.Run('draws').drawn} draws of 1 chains; without target and limit" in out
     assert 100 <= ba.runs.Run("draws").drawn < 600
     assert " stopped " in run("runs", "draws")[1]
+    status, out, err = run(*given, "--draws", "50")
+    assert (status, err) == (0, "")
+    first = "draws has the first 50 draws of 1 chains, of a run that is not complete: --draws 600 continues it"
+    assert first in " ".join(out.split())
     status, out, err = run(*given, "--target-ess", "1e6")
     assert status == 0
     assert "draws is complete: 600 draws of 1 chains" in out

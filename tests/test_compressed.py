@@ -330,10 +330,15 @@ def test_dask_gathers_its_arrays_and_bags(data, gathered):
         assert same(gather([pair[0], labels], ARCH), gathered)
         columns = array.from_array(np.stack([labels, labels], axis=1), chunks=(20, 1))
         assert gather((pair[0], columns), ARCH).outputs == 2
+        classes = ba.one_hot(["cat", "dog"] * 45)
+        assert gather((pair[0], classes), ARCH).output_names == ("cat", "dog")
         with pytest.raises(ValueError, match="Dask arrays of known shapes"):
             gather((pair[0][pair[1] > 0], pair[1][pair[1] > 0]), ARCH)
         batches = [(inputs[i : i + 9], labels[i : i + 9]) for i in range(0, EXAMPLES, 9)]
         assert same(gather(bag.from_sequence(batches, npartitions=4), ARCH), gathered)
+        shards = [(inputs[:2], ba.one_hot(["cat", other])) for other in ("dog", "emu")]
+        with pytest.raises(ValueError, match="datasets to be added must have the same classes"):
+            gather(bag.from_sequence(shards, npartitions=2), ARCH)
         with pytest.raises(ValueError, match="store must be None with Dask"):
             gather(pair, ARCH, store="there")
 

@@ -128,6 +128,42 @@ def test_shards_of_other_classes_are_not_merged():
     assert (shards[0] + shards[0]).output_names == ("ant", "cat", "dog")
 
 
+def test_gathered_classes_keep_their_names(tmp_path):
+    """In memory, in stores and in files, so that no labels of other classes come beside them."""
+    labels, others = (ba.one_hot(["cat", "dog", other] * 3) for other in ("ant", "ape"))
+    three, names = ba.Architecture((2,), (4, 4), (1.0, 1.0, 1.0), outputs=3), ("ant", "cat", "dog")
+    gathered, store = ba.Dataset.gather([(INPUTS, labels)], three), tmp_path / "store.zip"
+    gathered.save(tmp_path / "saved.zip")
+    plain = ba.Dataset.gather((INPUTS, labels.labels), three, output_names=names)
+    plain.save(tmp_path / "plain.zip")
+    found = [gathered, ba.Dataset.gather((INPUTS, labels), three, store=store), gathered + gathered, gathered + plain]
+    found += [ba.Dataset.open(file) for file in (store, tmp_path / "saved.zip", tmp_path / "plain.zip")]
+    assert {each.output_names for each in found} == {names}
+    assert ba.Model(dataset=gathered, architecture=three, temperature=0.3).output_names == names
+    tests = {"test_path_inputs": INPUTS, "test_labels": others}
+    for call, message in (
+        (
+            lambda: ba.Dataset.gather((INPUTS, labels), three, **tests),
+            "test_labels must be of classes ant, cat, dog, got",
+        ),
+        (
+            lambda: gathered + ba.Dataset.gather((INPUTS, others), three),
+            "datasets to be added must have the same classes",
+        ),
+        (
+            lambda: gathered.compressed + ba.Dataset.gather((INPUTS, others), three).compressed,
+            "datasets to be added must have the same classes",
+        ),
+        (
+            lambda: ba.Dataset.gather((INPUTS, others), three, store=store),
+            "batches must have the classes ant, cat, dog, as the store has, got ape, cat, dog",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert ba.Dataset.open(store).output_names == names
+
+
 def test_inputs_and_labels_of_a_part_are_of_one_dataset():
     of_inputs = ba.Dataset(path_inputs=INPUTS, labels=LABELS, test_path_inputs=TEST)
     of_both = ba.Dataset(path_inputs=INPUTS, labels=LABELS, test_path_inputs=-TEST, test_labels=LABELS[:4])

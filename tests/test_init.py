@@ -77,6 +77,14 @@ def test_a_file_may_hold_tokens_and_attention_matrices(command, tmp_path):
         np.savez("mine.npz", **{name: array for name, array in (arrays | changed).items() if array is not None})
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
             ba.load_model("mine.toml")
+    np.savez("mine.npz", path_inputs=model.path_inputs, labels=arrays["labels"])
+    for setting in ('readout = "first"', "renormalise = 0.1"):
+        file.write_text(text.replace('# readout = "last"', setting))
+        message = (
+            f"^task.{setting.split()[0]} is for tokens with their attention matrices, got it with .*mine.npz, which"
+        )
+        with pytest.raises(ValueError, match=message):
+            ba.load_model("mine.toml")
 
 
 @pytest.mark.filterwarnings("always::UserWarning")

@@ -408,6 +408,7 @@ def test_labels_of_one_hot_are_taken_whole_with_their_names():
 
 
 TOKENS, MATRIX = np.ones((5, 4, 3)), np.full((5, 2, 4, 4), 0.25)
+MASKED = np.ma.masked_array(TOKENS[:1], TOKENS[:1] > np.arange(3))
 CATS = np.array(["cat", "dog", "cat", "dog", "cat"])
 OF_CLASSES = ": bayesattn.one_hot makes labels of classes"
 OF_TOKENS = ": bayesattn.attention.path_inputs and paths_from_matrices make path inputs of token"
@@ -419,6 +420,14 @@ MISTAKES = [
     (lambda: ba.Dataset(path_inputs=TOKENS, labels=CATS.astype(object)), f"one of object of shape (5,){OF_CLASSES}"),
     (lambda: ba.Dataset.gather([(TOKENS[:, :2], CATS)], ARCH), "labels of batches[0] must be an array of real numbers"),
     (lambda: ba.AttentionModel(inputs=TOKENS, labels=CATS, **SEQUENCES), OF_CLASSES),
+    # Masked entries, which NumPy would take as they are.
+    *(
+        (
+            lambda masked=masked: ba.Dataset(path_inputs=masked, labels=ONES[:1]),
+            "got one with masked entries: fill or rem",
+        )
+        for masked in (MASKED, [MASKED[0]])
+    ),
     # Tokens, or features, as path inputs.
     (lambda: ba.Model(path_inputs=TOKENS, labels=ONES, **SETTINGS), f"got shape (5, 4, 3){OF_TOKENS}"),
     (lambda: ba.Dataset(path_inputs=TOKENS[:, 0], labels=ONES), f"(examples, paths, features), got (5, 3){OF_TOKENS}"),

@@ -21,7 +21,7 @@ from bayesattn.jobs.plots.run import Names, names_of
 from bayesattn.joining import concat
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.draws import has_repeats, order_parameters_of
-from bayesattn.models.stored_model import ATTRIBUTE, described
+from bayesattn.models.stored_model import ATTRIBUTE, ModelRecord, described
 from tests.zoo import LIGHT, QUICK
 from tests.zoo import model as zoo_model
 
@@ -273,6 +273,28 @@ def test_what_decides_no_posterior_may_differ(model, several):
     for same in (model, other, near):
         found = ba.validate(several[0], model=same, prediction=theory)
         np.testing.assert_allclose(found.order_parameter, expected, rtol=1e-12)
+
+
+def test_padding_is_part_of_a_model_and_a_mask_of_tokens_alone_is_not(zoo):
+    model = zoo_model("attention")
+    tokens = np.ones(model.inputs.shape[:2], bool)
+    padded = tokens & (np.arange(tokens.shape[1]) < 2)
+    plain = model.replace(inputs=np.where(padded[..., None], model.inputs, 0.0))
+    masked, complete = (ModelRecord.of_model(plain.replace(mask=mask)) for mask in (padded, tokens))
+    for unmasked in (ModelRecord.of_model(plain), complete):
+        assert unmasked.difference(masked) == ("other mask" if unmasked is complete else "a mask, not none")
+        assert masked.difference(unmasked) == ("other mask" if unmasked is complete else "no mask, not one")
+        assert unmasked.difference(complete) is None
+    first, second = (zoo.draws("attention").isel(chain=[chain]) for chain in (0, 1))
+    of_tests = [np.ones(model.test_inputs.shape[:2], bool), np.ones(model.test_inputs.shape[:2], bool)]
+    of_tests[1][:, -1] = False
+    whole, part = (
+        changed(second, "constant_data", test_mask=(("test_example", "test_token"), each)) for each in of_tests
+    )
+    assert concat([first, whole])["posterior"].sizes["chain"] == 2
+    for trees in ([first, part], [part, first], [whole, part]):
+        with pytest.raises(ValueError, match=r"draws\[1\] must have the test_mask of draws\[0\], got others"):
+            concat(trees)
 
 
 def test_axes_are_put_right_by_name(model, several, said):

@@ -21,6 +21,7 @@ from bayesattn.prediction import score
 from tests.posteriors import exact_scalar_posterior, tiny_model
 from tests.statistics import agree, likely, mean_of, near
 from tests.zoo import LIGHT
+from tests.zoo import model as zoo_model
 
 WIDTHS = (1, 3)
 SETTINGS = {"chains": 4, "warmup": 300, "draws": 1000}
@@ -252,6 +253,44 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
     ):
         with pytest.raises(ValueError, match=message):
             score(draws_of_it, model=of)
+
+
+def test_scores_are_of_the_sequences_that_were_predicted(zoo):
+    """A mask of tokens alone is none."""
+    draws, sequences = zoo.draws("attention"), zoo_model("attention")
+    sequences = sequences.replace(test_labels=np.array([1.0, -1.0, 1.0, 1.0, -1.0]))
+    tokens = np.ones(sequences.test_inputs.shape[:2], bool)
+    expected = score(draws, model=sequences).accuracy
+    assert score(draws, model=sequences.replace(test_mask=tokens)).accuracy == expected
+    draws["constant_data"]["test_inputs"][:, -1] = 0.0
+    sequences = sequences.replace(test_inputs=draws["constant_data"]["test_inputs"].values)
+    assert score(draws, model=sequences).accuracy == expected
+    tokens[:, -1] = False
+    for changed, name in (
+        ({"test_inputs": -sequences.test_inputs}, "test_inputs"),
+        ({"test_mask": tokens}, "test_mask"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"draws must have predictions at the test examples .* their {name} differ"
+        ):
+            score(draws, model=sequences.replace(**changed))
+
+
+def test_random_numbers_of_draws_are_their_own():
+    """Draws that are almost the same: what is drawn given them is not, as that of chains one after the other must not be."""
+    network, rng = zoo_model("two"), np.random.default_rng(0)
+    vectors = rng.normal(size=(1, 5, network.log_density("collapsed").size))
+    one, other, again = (ba.from_vectors(each, network) for each in (vectors, vectors * (1 + 1e-6), vectors))
+
+    def drawn(tree):
+        weights = ba.weights(tree, model=network)
+        predicted = ba.predict(tree, network.test_path_inputs, model=network, keep_draws=True)
+        replicated = ba.with_groups(tree, "posterior_predictive", model=network)["posterior_predictive"]["labels"]
+        return [tree["posterior"]["prediction"].values, weights["V_0"].values, predicted.draws, replicated.values]
+
+    for first, second, same in zip(drawn(one), drawn(other), drawn(again), strict=True):
+        assert np.abs(first - second).max() > 0.1
+        np.testing.assert_array_equal(first, same)
 
 
 def test_replicated_labels_have_the_moments_of_predictions(model, drawn):

@@ -158,7 +158,8 @@ def reals(name: str, value: Checked) -> Any:
     """`value` as a float64 array of any shape; raises ValueError if it does not consist of real numbers."""
     if is_traced(value):
         return value.astype(np.float64)
-    if np.ma.is_masked(value):
+    parts = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
         raise BayesattnError(
             f"{name} must be an array of real numbers, got one with masked entries: fill or remove them"
         )

@@ -43,6 +43,11 @@ def rounded(array: np.ndarray) -> np.ndarray:
     return np.rint(array * scale) / scale + 0.0  # Zeros without a sign.
 
 
+def digest_of_draws(*arrays: ArrayLike) -> str:
+    """Part of the purpose of a stream for draws: others have other random numbers, so that several calls are independent."""
+    return digest("", *(rounded(np.asarray(array, float)) for array in arrays))
+
+
 def digest(settings: object, *arrays: ArrayLike) -> str:
     """SHA-256 of settings that JSON can represent, and of arrays."""
     sha = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())

@@ -134,10 +134,15 @@ def tempering(draws: "Draws | MCMC") -> Tempering:
         draws: result of `bayesattn.sample` by the sampler "tempered", a `bayesattn.runs.Run` or its folder; or a
             `numpyro.infer.MCMC` of the kernel `bayesattn.samplers.Tempered` that has run.
 
-    Raises ValueError for draws that were not tempered, and an MCMC that has not run.
+    Raises ValueError for draws that were not tempered, a chain whose powers change, and an MCMC that has not run.
     """
     found, thin = _statistics(draws)
     powers, logs = found["powers"][:, -1], found["log_likelihoods"]
+    if np.any(found["powers"] != powers[:, None]):
+        raise BayesattnError(
+            "draws of a chain must be at the same powers, got several ladders: those of warm-up, or of runs that were put"
+            " together one after the other; take the draws of one run, or bayesattn.joining.concat, chain after chain"
+        )
     steps = powers[:, :-1] - powers[:, 1:]
     barriers = 1 - np.exp(np.minimum(steps[:, None] * np.diff(logs), 0)).mean(1)
     # Counts go on from warm-up, also where the first draws were cut off.

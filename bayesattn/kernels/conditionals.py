@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn.kernels.energies import cholesky, log_det, lower_inverse
 from bayesattn.kernels.gaussian_process import GaussianProcess, smaller_by_features
-from bayesattn.kernels.path_inputs import Factor, Features, OrderParameter, by_label, mixed
+from bayesattn.kernels.path_inputs import Factor, Features, Number, OrderParameter, by_label, mixed
 
 LEAST_PIVOT = 1e5
 """Multiple of the rounding of K that a pivot must exceed for the energy to have six digits.
@@ -122,7 +122,26 @@ def sample_labels(process: GaussianProcess, key: Key[Array, ""], factor: Factor)
 
 def is_singular(process: GaussianProcess, factor: Factor) -> Array:
     """Whether K + T I has a pivot so close to rounding that the energy's gradient may be meaningless."""
-    kernel = process.kernel(factor)
-    pivots = jnp.diag(cholesky(kernel, process.temperature)) ** 2
+    return _has_small_pivot(process.kernel(factor), process.temperature)
+
+
+@jax.jit
+def is_singular_of(process: GaussianProcess, order_parameter: OrderParameter) -> Array:
+    """`is_singular` at U itself."""
+    return _has_small_pivot(process.kernel_of(order_parameter), process.temperature)
+
+
+def _has_small_pivot(kernel: Array, temperature: Number) -> Array:
+    pivots = jnp.diag(cholesky(kernel, temperature)) ** 2
     # Negated, so that NaN counts as singular.
     return ~(jnp.min(pivots) > LEAST_PIVOT * len(kernel) * jnp.finfo(float).eps * jnp.max(jnp.diag(kernel)))
+
+
+@jax.jit
+def rounding_of_mean(process: GaussianProcess, order_parameter: OrderParameter) -> Array:
+    """Error of the mean of f at U by rounding of K, relative to the largest label: eps max K |(K + T I)^{-1} Y|."""
+    kernel = process.kernel_of(order_parameter)
+    lower = cholesky(kernel, process.temperature)
+    solution = jax.scipy.linalg.cho_solve((lower, True), process.flat_labels)
+    error = jnp.finfo(float).eps * jnp.max(jnp.diag(kernel)) * jnp.linalg.norm(solution)
+    return error / jnp.maximum(jnp.max(jnp.abs(process.labels)), jnp.finfo(float).tiny)

@@ -18,7 +18,7 @@ from numpyro.infer import MCMC
 
 from bayesattn._util.checks import Checked, finite_array, seed_number, shown, warn_of_swapped_axes
 from bayesattn._util.plain_values import PlainMapping
-from bayesattn._util.random import first_key, stream
+from bayesattn._util.random import digest_of_draws, first_key, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import axes, axis_names, data_groups, dataset, tree_of
@@ -157,8 +157,9 @@ def _tree(
     """Draws as the tree of `bayesattn.sample`, with the quantities computed from the sites."""
     chains, draws = next(iter(sites.values())).shape[:2]
     flat = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), sites)
+    own = digest_of_draws(*(flat[name] for name in sorted(flat)))
     keys = jax.random.split(
-        stream(seed_number("seed", seed), "draws from elsewhere", model.fingerprint), chains * draws
+        stream(seed_number("seed", seed), "draws from elsewhere", model.fingerprint, own), chains * draws
     )
     values, lp = _quantities(posterior, flat, keys, weights)
     by_chain = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(chains, draws, *leaf.shape[1:]), (values, lp))

@@ -14,7 +14,7 @@ import numpy as np
 import tomli_w
 
 from bayesattn import likelihoods
-from bayesattn._util.checks import shown
+from bayesattn._util.checks import Checked, shown
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
@@ -163,11 +163,19 @@ class ModelRecord:
             ours, theirs = (np.asarray(record.data[name]) for record in (self, other))
             if not close(ours, theirs):
                 return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
+        data_compared = any(each <= {*both} for each in WHOLE_DATA)
+        ours, theirs = (padding(record.data.get("mask")) for record in (self, other))
+        if data_compared and not close(ours, theirs):
+            return "a mask, not none" if ours is None else "no mask, not one"
         # Other processors may compute path inputs that differ in the last bit, and fingerprints with them.
         settings_compared = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
-        data_compared = any(each <= {*both} for each in WHOLE_DATA)
         unexplained = known and not (settings_compared and data_compared)
         return "other data, temperature or architecture" if unexplained else None
+
+
+def padding(mask: Checked) -> np.ndarray | None:
+    """Mask of sequences, False at padding; None without a mask, and if no token is padding."""
+    return None if mask is None or np.all(np.asarray(mask)) else np.asarray(mask)
 
 
 def close(ours: np.ndarray | None, theirs: np.ndarray | None) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import positive_integer, seed_number
-from bayesattn._util.random import stream
+from bayesattn._util.random import digest_of_draws, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale
@@ -86,7 +86,7 @@ def weights(
             f"weights of all draws take {needed / 2**30:.1f} GiB, more than max_bytes; raise thin or max_bytes"
         )
     flat = jnp.asarray(points.values).reshape(-1, points.shape[-1])
-    keys = jax.random.split(stream(seed, "weights", model.fingerprint), len(flat))
+    keys = jax.random.split(stream(seed, "weights", model.fingerprint, digest_of_draws(flat)), len(flat))
     mixed = None
     if not model.likelihood.conjugate:
         if "readout" not in posterior:

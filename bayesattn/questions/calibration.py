@@ -174,9 +174,9 @@ def calibrate(
         settings = {"keep": ("order_parameter", "prediction", "queries_keys")} | settings
     for name, value, fewest in (("draws", draws, FEWEST_DRAWS), ("thin", thin, 1)):
         positive_integer(name, value, fewest)
+    count = positive_integer("number of simulations", len(simulations.labels), FEWEST_SIMULATIONS)
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     job = job.for_model(model)
-    count = len(simulations.labels)
     ranked_of_all = jax.jit(of_each(lambda drawn, labels: of_each(partial(_ranked, labels=labels, model=model))(drawn)))
     ties = np.random.default_rng((seed, TIE_STREAM))
     ranks, kept, bias = [], [], []
@@ -233,6 +233,9 @@ def joint_test(
     Raises:
         ValueError: invalid settings, a sampler with replicas.
     """
+    # With fewer, no sampler could fail.
+    positive_integer("chains", chains, FEWEST_CHAINS)
+    positive_integer("iterations", iterations)
     settings = {"sampler": "nuts"} | settings
     job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel").for_model(model)
     if job.sampler in WITH_REPLICAS:

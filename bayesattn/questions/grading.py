@@ -1,5 +1,6 @@
 """Grades: comparison of draws of a reference posterior with its truth (docs/howto/grading.md)."""
 
+import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from bayesattn.checks.criteria import DRAWS_PER_FREEDOM, LEVEL, doubts_about
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import CHAIN_AXES, Draws, fewest_round_trips, opened, order_parameters_in
-from bayesattn.models.stored_model import ModelRecord
+from bayesattn.models.stored_model import ModelRecord, described_in
 from bayesattn.questions.reference.posteriors import Reference, load
 from bayesattn.questions.reference.quantities import quantities_of_draws
 from bayesattn.questions.reference.truth import LEVELS
@@ -210,13 +211,17 @@ class Grade(Described):
         )
 
 
-def _recorded(steps: xr.DataArray) -> int | None:
-    """Number of gradients of all draws, including draws left out by thinning; None if some were not recorded."""
-    if not np.isfinite(steps.values).all():
-        return None
+def _recorded(steps: xr.DataArray, thin: int) -> int | None:
+    """Number of gradients of all draws, including those left out by thinning and slices.
+
+    None if some were not recorded, and of draws whose numbers are not evenly spaced by a multiple of `thin`: those put
+    together along `draw` are numbered anew.
+    """
     numbers = steps["draw"].values if "draw" in steps.coords else np.arange(steps.sizes["draw"])
     between = np.unique(np.diff(numbers))
-    return int(steps.sum()) * (int(between[0]) if len(between) == 1 else 1)
+    if len(between) != 1 or between[0] < 1 or between[0] % thin or not np.isfinite(steps.values).all():
+        return None
+    return int(steps.sum()) * int(between[0])
 
 
 def _repeated(values: Float[np.ndarray, "chain draw"]) -> float:
@@ -245,7 +250,8 @@ def grade(
             `from_vectors`, a run, or its folder. They hold the order parameter and the prediction.
         name: name of the reference posterior, one of `bayesattn.reference.names()`.
         gradients: number of gradients computed for all draws of all chains, to state the squared bias at a given cost; by
-            default the sum of n_steps in sample_stats, times the thinning, without the warm-up.
+            default the sum of n_steps in sample_stats, times the thinning, without the warm-up; not known of draws that
+            were put together along `draw`, or sliced unevenly.
         margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
         level: largest probability that right draws are called biased, all tests together; below 1.
 
@@ -290,5 +296,6 @@ def _gradients(tree: xr.DataTree, gradients: int | None) -> int | None:
     if gradients is not None:
         return positive_integer("gradients", gradients)
     if "sample_stats" in tree and "n_steps" in tree["sample_stats"]:
-        return _recorded(tree["sample_stats"].to_dataset()["n_steps"])
+        settings = tomllib.loads(described_in(tree).get("sampler", ""))
+        return _recorded(tree["sample_stats"].to_dataset()["n_steps"], int(settings.get("thin", 1)))
     return None

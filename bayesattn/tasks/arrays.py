@@ -57,6 +57,12 @@ def data_of(path: Path, task: ArraysTable, arch: Architecture) -> PlainDict:
                 raise BayesattnError(f"task.file, with matrices[0] for {names[1]} and so on: {error}") from None
             if not part and task.readout != EVERY_POSITION:
                 data["tokens"] = Tokens(inputs, attention, task.readout, mask, task.renormalise)
+    unread = {"readout": task.readout != "last", "renormalise": task.renormalise is not None}
+    if not any(f"{part}inputs" in arrays for part in PARTS) and any(unread.values()):
+        name = next(name for name, given in unread.items() if given)
+        raise BayesattnError(
+            f"task.{name} is for tokens with their attention matrices, got it with {path}, which holds path inputs"
+        )
     for key in ("path_inputs", "labels") if training else ():
         if key not in data:
             raise BayesattnError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")

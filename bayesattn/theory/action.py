@@ -13,6 +13,7 @@ from bayesattn._util.checks import Checked, is_traced
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
+from bayesattn.kernels.conditionals import is_singular_of
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import symmetric
 from bayesattn.theory.arguments import gaussian_density
@@ -47,13 +48,20 @@ def action(order_parameters: Sequence[object], model: Checked, *, temperature: C
 
     Raises:
         ValueError: not a model, or a model of classes; wrong shapes, entries that are not finite, matrices that are not
-            symmetric positive definite, or whose block of a skip does not match the layer above.
+            symmetric positive definite, or whose block of a skip does not match the layer above; K(U_1) + T I that is
+            singular in float64 (not checked if JAX traces an argument).
     """
     density, arch = gaussian_density(model, temperature), model.architecture
     checked = checked_order_parameters(order_parameters, arch)
-    return _action(
+    found = _action(
         checked, density, np.array(arch.widths, float), np.array(arch.variances), arch.heads, arch.skips, arch.outputs
     )
+    if not is_traced(found.energy) and is_singular_of(density, jnp.asarray(checked[0])):
+        raise BayesattnError(
+            "temperature must be larger: K(U_1) + T I is singular in float64, and the energy would be rounding, got"
+            f" temperature {float(density.temperature):g}"
+        )
+    return found
 
 
 def number_or_matrix(matrix: Float[Array, "output output"]) -> Float[Array, "*outputs"]:

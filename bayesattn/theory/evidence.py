@@ -2,11 +2,11 @@
 
 If every layer is wide, the method is importance sampling from a Student distribution with the Laplace mode and
 covariance, to a tenth (with up to 40 coordinates) from one that covers the prior, provided that the Pareto k of the
-weights shows that they are reliable (Vehtari et al. 2024) and that searches find no other mode. Otherwise the method is
-annealing (`bayesattn.theory.annealing`): from the prior and, with up to 40 coordinates, from two mixtures, one around
-modes found from the annealed particles and one around modes found from prior draws. Annealing from the prior alone lags
-behind if the mode lies far out in the prior's tail; its groups of particles that do not mix (islands) then agree on a
-wrong value.
+weights shows that they are reliable (Vehtari et al. 2024) and that searches, made with up to 200 coordinates, find no
+other mode. Otherwise the method is annealing (`bayesattn.theory.annealing`): from the prior and, with up to 40
+coordinates, from two mixtures, one around modes found from the annealed particles and one around modes found from prior
+draws. Annealing from the prior alone lags behind if the mode lies far out in the prior's tail; its groups of particles
+that do not mix (islands) then agree on a wrong value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,8 @@ class Evidence(NamedTuple):
 
     The method is "importance sampling" or "annealing". An evidence is unreliable if its error is above 0.3 (such an error
     is too small), or if two bridges disagree with each other or with a larger estimate from the prior. With more than 40
-    coordinates there are no bridges, only annealing from the prior, which can miss a mode far out in the prior's tail.
+    coordinates there are no bridges, only annealing from the prior, which can miss a mode far out in the prior's tail; with
+    more than 200, importance sampling takes the mode that it finds for the only one, without a search for others.
     """
 
     log_evidence: float

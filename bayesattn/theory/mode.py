@@ -56,6 +56,8 @@ LEADING_DIRECTIONS, LANCZOS_TOLERANCE = 100, 1e-3
 """Directions of largest curvature that whitening uses with many coordinates, and the relative error of their curvatures."""
 MODE_SEARCHES, MOST_COORDINATES_SEARCHED, NEGLIGIBLE_LOG_MASS = 4, 200, 5.0
 """Searches for another mode, the most coordinates for which they are made, and nats below which a mode is negligible."""
+MOST_STEPS = 1000
+"""Newton steps of a search. At T = 1e-6, along a nearly flat valley of three narrow layers, 200 were too few."""
 SAME_MINIMUM_DISTANCE = 0.3
 """Laplace standard deviations within which two searches have ended in the same minimum."""
 DIFFERENCE_STEP, LEAST_CURVATURE = 1e-4, 0.05
@@ -92,7 +94,7 @@ class Mode(NamedTuple):
 
 
 def find_mode(
-    process: GaussianProcess, arch: Architecture, max_steps: int = 200, start: Point | None = None
+    process: GaussianProcess, arch: Architecture, max_steps: int = MOST_STEPS, start: Point | None = None
 ) -> tuple[Mode, Problem]:
     """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
 
@@ -104,7 +106,7 @@ def find_mode(
     problem, shapes = problem_of(process, arch), layer_shapes(arch)
     size = sum(shape.size for shape in shapes)
     if start is None and narrow(shapes):
-        start = rough_saddle_point(process, arch, max_steps).point
+        start = rough_saddle_point(process, arch).point
     if start is None:
         start = jnp.asarray(unwhiten(np.zeros(size), shapes, problem.widths))
     elif narrow(shapes) or len(start) != size:

@@ -8,12 +8,15 @@ from jaxtyping import Array, Float
 from bayesattn._util.checks import Checked, is_traced
 from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
-from bayesattn.kernels.conditionals import Prediction, conditional_moments
+from bayesattn.kernels.conditionals import Prediction, conditional_moments, rounding_of_mean
 from bayesattn.kernels.energies import one_by_one
 from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import checked_path_inputs, input_scale, scaled_features, symmetric
 from bayesattn.theory.arguments import gaussian_density
+
+LARGEST_ROUNDING = 1e-4
+"""Largest error of the mean by rounding, relative to the largest label, at which `predict` returns it."""
 
 
 @with_own_settings
@@ -29,7 +32,7 @@ def predict(order_parameter: Checked, model: Checked, test_path_inputs: Checked 
 
     Raises:
         ValueError: not a model, or a model of classes; no test inputs, wrong shapes, entries that are not finite, U
-            that is not symmetric, or with which K(U) + T I is not positive definite.
+            that is not symmetric, or with which K(U) + T I is not positive definite, or singular in float64.
     """
     density, arch = gaussian_density(model), model.architecture
     test = model.test_path_inputs if test_path_inputs is None else test_path_inputs
@@ -37,9 +40,15 @@ def predict(order_parameter: Checked, model: Checked, test_path_inputs: Checked 
         raise BayesattnError("predict() needs test_path_inputs, got a model that has none")
     test = checked_path_inputs("test_path_inputs", test, arch, features=density.features.shape[1])
     order_parameter = symmetric("order_parameter", order_parameter, arch.rows)
-    found = _predict(jnp.asarray(order_parameter), density, scaled_features(test, arch.input_variance))
+    order_parameter = jnp.asarray(order_parameter)
+    found = _predict(order_parameter, density, scaled_features(test, arch.input_variance))
     if not is_traced(found.mean) and not np.isfinite(np.asarray(found.mean)).all():
         raise BayesattnError("order_parameter must leave K(U) + T I positive definite, got one that does not")
+    if not is_traced(found.mean) and (lost := float(rounding_of_mean(density, order_parameter))) > LARGEST_ROUNDING:
+        raise BayesattnError(
+            "temperature must be larger: K(U) + T I is singular in float64, and the mean has an error of about"
+            f" {lost:.1g} times the largest label, got temperature {float(density.temperature):g}"
+        )
     return found
 
 

@@ -8,6 +8,9 @@ from bayesattn.questions import exchangeable as ex
 
 RNG = np.random.default_rng(0)
 KEYS, QUERIES, VALUES = ex.uniform(RNG, 6, 3), ex.uniform(RNG, 2, 3), RNG.normal(size=(6, 4))
+PLANE = np.random.default_rng(1)
+IN_A_PLANE = PLANE.normal(size=(6, 2)) @ PLANE.normal(size=(2, 3))
+IN_A_PLANE /= np.linalg.norm(IN_A_PLANE, axis=1, keepdims=True)
 TWO_LATENTS = ex.FiniteLatent([0.4, 0.6], [[0.5, 0.2], [0.5, 0.8]])
 ONE_LATENT = ex.FiniteLatent([1.0], [[0.5], [0.5]])
 
@@ -58,10 +61,17 @@ def test_attention_can_be_traced():
         ({"queries": QUERIES[:, :2]}, "queries must have 3 features, as keys have, got 2"),
         ({"queries": QUERIES[0]}, r"queries must have shape \(.., tokens, features\), got \(3,\)"),
         ({"keys": KEYS * np.nan}, "keys must be finite"),
-        # Four keys that are the same, which float64 cannot solve.
+        # Keys that are the same, which float64 cannot solve.
         (
-            {"ridge": 0.0, "kernel": "linear", "keys": np.tile(KEYS[0], (6, 1))},
-            "kernel matrix positive definite, got 0",
+            {"ridge": 1e-20, "kernel": "gaussian", "keys": np.tile(KEYS[0], (6, 1))},
+            "kernel matrix positive definite, got 1e-20",
+        ),
+        *(
+            (
+                {"ridge": 0.0, "kernel": "linear", "keys": keys},
+                "must be above 0 where keys do not span all features, got 0",
+            )
+            for keys in (np.tile(KEYS[0], (6, 1)), IN_A_PLANE, np.stack([KEYS, IN_A_PLANE]))
         ),
         ({"queries": np.ones((2, 5, 3)), "keys": np.ones((3, 6, 3))}, "leading axes that fit each other"),
     ],

@@ -168,6 +168,13 @@ def test_transfer_is_attained_and_infinite_where_pretraining_is_blind():
     assert ex.transfer(blind, readout).factor == np.inf
     # A task that does not tell the two apart either is not hurt.
     assert np.isfinite(ex.transfer(blind, np.array([[1.0, 1.0, 0.0]])).factor)
+    # Two values that neither masked prediction nor the task tells apart are as one, whatever rounding makes of them.
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        apart = rng.dirichlet(0.1 * np.ones(8), size=4).T
+        apart, readout = apart / apart.sum(0), rng.normal(size=(2, 4))
+        merged = ex.transfer(apart[:, [0, 0, 1, 2, 3]], readout[:, [0, 0, 1, 2, 3]])
+        assert merged.factor == pytest.approx(ex.transfer(apart, readout).factor, rel=1e-6)
     # Fewer tokens than latents: some direction is always unseen.
     few = ex.transfer(emission[:2] / emission[:2].sum(0), np.eye(3))
     assert (few.smallest_gain, few.factor) == (pytest.approx(0, abs=1e-12), np.inf)

@@ -64,7 +64,8 @@ def test_table_json_figure_and_exact_losses_of_a_run_that_is_resumed(heads, mode
     assert [row["evidence"] for row in content["losses"]] == pytest.approx(losses.evidence)
     assert content["heads"][0]["name"] == [1, "previous"]
     assert json.loads(heads(run, "--json"))["heads"] == content["heads"]
-    assert "--width is only for models" in heads(run, "--width", 7, fails=True)
+    for option, value in (("--width", 7), ("--draws", 60), ("--chains", 3), ("--warmup", 60), ("--sampler", "nuts")):
+        assert f"{option} is only for models" in heads(run, option, value, fails=True)
     out = heads(run, "--exact")
     assert "sampled without it" in out
     assert re.search(r"^2: uniform +-?[\d.]+ ± [\d.]+", out, re.MULTILINE)

@@ -1,5 +1,6 @@
 """What is lost without heads: against prior draws, the limit of infinite width, and removal by trying all."""
 
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from scipy import special, stats
 import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.questions.heads import losses
-from bayesattn.questions.heads.bridge import bridge, chained
+from bayesattn.questions.heads.bridge import bridge, chained, rhat
 from bayesattn.questions.heads.fit import at_saddle_point, without_paths
 from bayesattn.questions.heads.losses import Losses, predicted_losses
 from bayesattn.questions.heads.units import units_of
@@ -258,6 +259,19 @@ def test_a_bridge_between_normal_densities():
     near(log_ratios.mean(), np.log(2) + 3, np.linalg.norm(errors) / len(errors), finds=0.06)
     law, total = stats.chi2(len(errors)), np.sum(((log_ratios - np.log(2) - 3) / errors) ** 2)
     likely([law.cdf(total), law.sf(total)])
+
+
+def test_chains_that_cannot_be_compared_are_not_said_to_have_mixed():
+    assert rhat(np.ones((2, 10))) == 1
+    assert np.isnan(rhat(np.random.default_rng(0).normal(size=(1, 10))))
+    one = np.ones(1)
+    said = dict.fromkeys(
+        ("evidence", "evidence_error", "accuracy", "accuracy_error", "log_score", "log_score_error"), one
+    )
+    of_one_chain = Losses(names=[(1, "1")], levels=["layer", "head"], rhat=np.nan * one, **said)
+    assert "not defined, one chain alone cannot show that it has mixed" in " ".join(repr(of_one_chain).split())
+    for others in ({"rhat": one}, {"evidence_error": np.nan * one}):
+        assert "not defined" not in repr(dataclasses.replace(of_one_chain, **others))
 
 
 def test_draws_between_two_bridges_enter_both():

@@ -73,7 +73,7 @@ def test_an_entry_of_posteriordb_meets_its_rules(name, thin, tmp_path, monkeypat
         with zipfile.ZipFile(tmp_path / f"{file}.zip") as archive:
             return json.loads(archive.read(file.rpartition("/")[2]))
 
-    posteriordb.export(name, tmp_path)
+    posteriordb.export(name, tmp_path, seed=5)
     data_name, program = f"attention_{name}_data", f"attention_{name}"
     posterior = json.loads((tmp_path / f"posteriors/{data_name}-{program}.json").read_text())
     references = "reference_posteriors/draws"

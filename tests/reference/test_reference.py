@@ -171,8 +171,18 @@ def test_networks_trained_to_one_optimum_are_biased_though_some_are_equal(draws)
 
 @pytest.mark.filterwarnings("ignore:chains have not mixed")
 def test_gradients_of_thinned_draws_are_those_of_all(draws, two_heads):
-    tenth = ba.grade(ba.sample(two_heads, draws=400, thin=10, **JOB), "two_heads").gradients
+    thinned = ba.sample(two_heads, draws=400, thin=10, **JOB)
+    tenth = ba.grade(thinned, "two_heads").gradients
     assert tenth == pytest.approx(ba.grade(first(draws, 400), "two_heads").gradients, rel=0.2)
+    half = draws.isel(draw=slice(1, None, 2))
+    assert ba.grade(half, "two_heads").gradients == 2 * int(half["sample_stats"]["n_steps"].sum())
+    numbers = np.arange(40)  # As of draws that were put together along draw.
+    for uneven in (
+        thinned.map_over_datasets(lambda node: node.assign_coords(draw=numbers) if "draw" in node.dims else node),
+        thinned.isel(draw=np.delete(numbers, 7)),
+        thinned.isel(draw=numbers[::-1]),
+    ):
+        assert ba.grade(uneven, "two_heads").gradients is None
 
 
 def test_stuck_chains_cannot_tell(draws):

@@ -230,9 +230,15 @@ def test_evidence_and_trips_of_draws_in_trees(warm, drawn):
     assert ba.diagnose(later).round_trips == np.min(counted[:, -1] - counted[:, 500])
 
 
-def test_draws_that_were_not_tempered_are_refused(warm):
+def test_draws_that_were_not_tempered_are_refused(warm, drawn):
     fresh = MCMC(numpyro.infer.NUTS(conjugate), num_warmup=1, num_samples=1)
-    for draws, message in ((fresh, "must be a numpyro.infer.MCMC that has"), (warm, "draws must be")):
+    changing = drawn.copy(deep=True)
+    changing["sample_stats"]["powers"][0, :500, 1:-1] *= 0.9
+    for draws, message in (
+        (fresh, "must be a numpyro.infer.MCMC that has"),
+        (warm, "draws must be"),
+        (changing, "draws of a chain must be at the same powers, got several ladders"),
+    ):
         with pytest.raises(ValueError, match=message):
             ba.tempering(draws)
 

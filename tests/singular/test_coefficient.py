@@ -126,6 +126,8 @@ def test_a_best_fit_above_what_is_attained_is_refused(one_path):
     message = re.escape("best_fit must not be above the |Y - f|^2 that the network attains")
     with pytest.raises(ValueError, match=message):
         ba.learning_coefficient(one_path.model, 1e-4, best_fit=1e-3, **SHORT)
+    with pytest.raises(ValueError, match=message):  # Of three draws the error is not known.
+        ba.learning_coefficient(one_path.model, 1e-4, best_fit=1e-3, **SHORT | {"draws": 3})
     with pytest.raises(ValueError, match=message):
         ba.learning_coefficient(one_path.model, losses=np.full(100, 0.1) + np.arange(100) * 1e-6, best_fit=1.0)
 

@@ -31,6 +31,17 @@ def test_without_a_head_the_other_paths_keep_their_prior(skips):
     assert theory.gp_evidence(rest) == pytest.approx(theory.gp_evidence(gone), rel=1e-12)
 
 
+def test_labels_that_only_the_head_explains_stay_labels_of_gathered_examples():
+    rng, arch = np.random.default_rng(0), ba.Architecture((2,), (4, 5), (1.0, 1.3, 0.8))
+    inputs = rng.normal(size=(40, 2, 3))
+    labels = inputs[:, 1, 0] + 0.3 * rng.normal(size=40)
+    gathered = ba.Model(dataset=ba.Dataset.gather((inputs, labels), arch), architecture=arch, temperature=0.1)
+    rests = [without_head(each, 1, 1) for each in (gathered, model_of(inputs, labels, arch, 0.1))]
+    assert [rest.examples for rest in rests] == [40, 40]
+    evidence = [theory.gp_evidence(rest) for rest in rests]
+    assert evidence[0] == pytest.approx(evidence[1], rel=1e-12)
+
+
 def test_a_head_alone_by_finite_differences():
     """f is linear in the values of heads: the Gram matrix of its derivatives by a head's, times their variance."""
     rng = np.random.default_rng(1)

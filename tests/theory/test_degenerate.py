@@ -42,6 +42,18 @@ def test_what_is_lost_in_rounding_is_not_called_evidence():
     assert np.isfinite(ba.theory.gp_evidence(model_of(TWICE, SAME_LABELS, ARCH, 1e-6)))
 
 
+def test_what_is_lost_in_rounding_is_no_prediction_and_no_action():
+    """40 labels that 6 features cannot explain."""
+    rng, arch, u = np.random.default_rng(0), ba.Architecture((2,), (5, 5), (1.0,) * 3), np.eye(2)
+    inputs, labels = rng.normal(size=(40, 2, 3)), rng.choice([-1.0, 1.0], 40)
+    cold, served = (model_of(inputs, labels, arch, t, test_path_inputs=inputs) for t in (1e-12, 1e-6))
+    message = "^temperature must be larger: K.* I is singular in float64, .*, got temperature 1e-12$"
+    for call in (lambda model: ba.theory.predict(u, model), lambda model: ba.theory.action([u], model)):
+        with pytest.raises(ValueError, match=message):
+            call(cold)
+        assert all(np.isfinite(each).all() for each in call(served))
+
+
 def test_a_cause_counts_all_examples():
     statistics = gather((np.concatenate([TWICE] * 20), np.tile(SAME_LABELS, 20)), ARCH)
     model = ba.Model(compressed=statistics, architecture=ARCH, temperature=1e-15)

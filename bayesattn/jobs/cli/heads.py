@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SHOWN_PATHS = 8
 """Number of paths shown, those of largest score."""
+CHAINS, WARMUP, DRAWS = 4, 300, 1000
+"""Defaults of the options of sampling, which a run already has."""
 
 
 def heads(
@@ -39,9 +41,9 @@ def heads(
     ] = False,
     sampler: options.SamplerName = options.HMC,
     out: Annotated[Path | None, typer.Option(help="Folder of the run, which is resumed; by default in out.")] = None,
-    chains: options.Chains = 4,
-    warmup: options.Warmup = 300,
-    draws: options.Draws = 1000,
+    chains: options.Chains = CHAINS,
+    warmup: options.Warmup = WARMUP,
+    draws: options.Draws = DRAWS,
     seed: options.Seed = 0,
     figure: options.FigureFile = None,
     overwrite: options.OverwriteFigure = False,
@@ -56,7 +58,13 @@ def heads(
     output.require_free_figure(figure, overwrite)
     positive_integer("--least", least)
     given = {"--width": width, "--temperature": temperature, "--data-seed": data_seed, "--out": out}
-    case, folder, run = _opened(model, given)
+    sampling = {
+        "--sampler": sampler != options.HMC,
+        "--chains": chains != CHAINS,
+        "--warmup": warmup != WARMUP,
+        "--draws": draws != DRAWS,
+    }
+    case, folder, run = _opened(model, given, [option for option, other in sampling.items() if other])
     possible = has_fixed_attention(case) and case.likelihood.conjugate
     if not possible and (exact or remove):
         raise BayesattnError(
@@ -81,13 +89,13 @@ def heads(
     output.save_figure(lambda: heads_figure(found, paths, removal, title), figure, overwrite, as_json)
 
 
-def _opened(model: str, given: PlainDict) -> tuple[NetworkPosterior, Path, runs.Run | None]:
+def _opened(model: str, given: PlainDict, sampling: list[str]) -> tuple[NetworkPosterior, Path, runs.Run | None]:
     """Model, folder of its run, and the run itself if `model` is the folder of a run."""
     if Path(model).is_dir() and runs.is_run(model):
         run = runs.Run(model)
         if not isinstance(run.model, NetworkPosterior):
             raise BayesattnError(f"{model} must be a run of a network, got one of a {type(run.model).__name__}")
-        if refused := [option for option, value in given.items() if value is not None]:
+        if refused := [*(option for option, value in given.items() if value is not None), *sampling]:
             raise BayesattnError(f"{refused[0]} is only for models, got it with the run {model}, which has its own")
         return run.model, Path(model), run
     width, temperature, data_seed, out = given.values()

@@ -110,6 +110,12 @@ def sample(
     screen.say(diagnostics.overall())
     for warning in diagnostics.warnings():
         screen.say(f"warning: {warning}", style="yellow")
+    if not run.complete and run.drawn == draws // thin:
+        screen.say_where(
+            f"{out} has the first {run.drawn} draws of {chains} chains, of a run that is not complete: --draws"
+            f" {run.job.draws} continues it"
+        )
+        return
     if not run.complete:
         screen.say_where(
             f"{out} is stopped: {run.drawn} draws of {chains} chains; without target and limit, the same command continues"

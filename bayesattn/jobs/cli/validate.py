@@ -18,7 +18,7 @@ from bayesattn.checks.comparison import Compared
 from bayesattn.checks.criteria import LEVEL, MARGIN
 from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.checks.scaling import Slope, remainder, scaling
-from bayesattn.checks.theory_predictions import predicted
+from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import validation_figure
@@ -106,9 +106,14 @@ def validate(
             shown.add(f"theory, N = {n}")
             curve[n] = temperatures.candidates(cases[n], tried, seed)
         theory_seconds = time.perf_counter() - start
-        for n in dict.fromkeys(widths):
-            case = cases[n].replace(temperature=temperatures.by_evidence(curve[n]).temperature) if choose else cases[n]
-            results.append(_compared(case, settings, margin, level, shown))
+        drawn = [
+            cases[n].replace(temperature=temperatures.by_evidence(curve[n]).temperature) if choose else cases[n]
+            for n in dict.fromkeys(widths)
+        ]
+        # All theory is solved first, so that a width at which it fails costs no draws of other widths.
+        predictions = [_predicted(case, shown) for case in drawn]
+        for case, prediction in zip(drawn, predictions, strict=True):
+            results.append(_compared(case, prediction, settings, margin, level, shown))
     seconds = time.perf_counter() - start
     slopes = {of: scaling(results, of) for of in DEVIATIONS}
     content = {"model": model, "seed": seed} | _content(results, slopes, curve, theory_seconds)
@@ -146,10 +151,16 @@ def _settings(
     return settings
 
 
-def _compared(case: Model, settings: PlainDict, margin: float, level: float, shown: Bars) -> Validation:
-    """Theory of a model compared with new draws."""
+def _predicted(case: Model, shown: Bars) -> Predicted:
+    """Predictions of the theory for a model."""
     shown.add(f"theory, {case.size}")
-    prediction = predicted(case)
+    return predicted(case)
+
+
+def _compared(
+    case: Model, prediction: Predicted, settings: PlainDict, margin: float, level: float, shown: Bars
+) -> Validation:
+    """Theory of a model compared with new draws."""
     steps = settings["chains"] * (settings["warmup"] + settings["draws"])
     bar = shown.sampling(f"sampling, {case.size}", steps)
     drawn = ba.sample(_with_watched_examples(case), progress=bar, **settings)

@@ -53,6 +53,8 @@ def cme_attention(
                 f"ridge must be above 0 where there are fewer tokens than features, got 0 with {tokens} tokens and"
                 f" {features:g} features of the {kernel} kernel"
             )
+        if ridge == 0 and not isinstance(keys, Tracer) and np.any(np.linalg.matrix_rank(np.asarray(keys)) < features):
+            raise BayesattnError("ridge must be above 0 where keys do not span all features, got 0")
     outputs = _cme(queries, keys, values, ridge, bandwidth, kernel)
     if not isinstance(outputs, Tracer) and not np.isfinite(outputs).all():
         raise BayesattnError(

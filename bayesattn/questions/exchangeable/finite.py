@@ -240,24 +240,27 @@ def transfer(emission: Checked, readout: Checked) -> Transfer:
     readout = finite_array("readout", readout, ("tasks", size))
     basis = linalg.null_space(np.ones((1, size)))
     seen = emission @ basis
-    _, singular, right = np.linalg.svd(seen)
+    left, singular, right = np.linalg.svd(seen)
     singular_values = np.append(singular, np.zeros(size - 1 - len(singular)))
     smallest_gain = float(singular_values.min())
     is_unseen = singular_values <= np.finfo(float).eps * size * max(singular_values[0], 1.0)
-    if (direction := _unseen_direction(basis @ right.T[:, is_unseen], readout)) is not None:
+    kept = np.flatnonzero(~is_unseen)
+    # Rounding turns unseen directions towards seen ones, the farther the less these are seen.
+    turned = max(singular_values[0], 1.0) / singular_values[kept[-1]] if len(kept) else 1.0
+    if (direction := _unseen_direction(basis @ right.T[:, is_unseen], readout, turned)) is not None:
         return Transfer(np.inf, direction, smallest_gain)
-    inverse = np.linalg.pinv(seen)
+    inverse = right.T[:, kept] / singular_values[kept] @ left.T[kept]
     _, gains, directions = np.linalg.svd(readout @ basis @ inverse)
     return Transfer(float(gains[0]), basis @ inverse @ directions[0], smallest_gain)
 
 
-def _unseen_direction(unseen: np.ndarray, readout: np.ndarray) -> np.ndarray | None:
+def _unseen_direction(unseen: np.ndarray, readout: np.ndarray, turned: float) -> np.ndarray | None:
     """Combination of the directions that masked prediction does not see, shape (Z, direction), that the task reads most.
 
-    None if the task reads none of them.
+    None if the task reads none of them, up to rounding errors, which are `turned` times as large as those of one product.
     """
     if not unseen.size:
         return None
     _, gains, directions = np.linalg.svd(readout @ unseen)
-    is_read = gains[0] > np.finfo(float).eps * len(unseen) * np.linalg.norm(readout)
+    is_read = gains[0] > 4 * np.finfo(float).eps * len(unseen) * turned * np.linalg.norm(readout)
     return unseen @ directions[0] if is_read else None

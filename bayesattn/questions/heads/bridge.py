@@ -10,6 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 from scipy import optimize, special
 
+from bayesattn.checks.mixing import FEWEST_CHAINS
 from bayesattn.models.draws import CHAIN_AXES
 
 FARTHER = 50.0
@@ -72,5 +73,9 @@ def _effective(values: np.ndarray) -> float:
 
 
 def rhat(values: np.ndarray) -> float:
-    """R-hat of one quantity."""
+    """R-hat of one quantity; NaN of one chain, 1 of a quantity that is the same in all draws of several."""
+    if len(values) < FEWEST_CHAINS:
+        return float("nan")
+    if np.ptp(values) == 0:
+        return 1.0
     return float(arviz_stats.rhat(xr.DataArray(values, dims=CHAIN_AXES)))

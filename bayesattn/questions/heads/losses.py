@@ -81,7 +81,7 @@ class Losses(Described):
         accuracy_error: its standard error over test examples, which both networks predict.
         log_score: mean log predictive density of the test labels, less that without the head, in nats.
         log_score_error: its standard error over test examples.
-        rhat: largest R-hat of the log densities of the chains that were compared; NaN without chains.
+        rhat: largest R-hat of the log densities of the chains that were compared; NaN without chains, and of one.
         levels: names of the columns of `names`.
     """
 
@@ -109,6 +109,8 @@ class Losses(Described):
             "least": f"{self.names[least]}, log evidence {with_error(self.evidence[least], self.evidence_error[least])}"
         }
         doubtful = [str(self.names[at]) for at in np.flatnonzero(self.rhat > UNRELIABLE_RHAT)]
+        if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
+            rows["R-hat"] = "not defined, one chain alone cannot show that it has mixed: draw several"
         if doubtful:
             rows["cannot tell"] = f"chains did not mix (R-hat above {UNRELIABLE_RHAT}) for {', '.join(doubtful)}"
         return f"Losses without each of {len(self.names)} heads, paths or groups", rows
@@ -287,7 +289,7 @@ class _Ladder:
 
     def losses(self, name: str, rows: Bool[np.ndarray, " row"]) -> dict[str, float]:
         """Losses without the given rows of U."""
-        scale, drawn, worst = 1.0, self.drawn, 1.0
+        scale, drawn, worst = 1.0, self.drawn, np.nan
         steps: list[Bridge] = []
         while scale > 0:
             colder = self._next(drawn, scale, rows)
@@ -295,7 +297,7 @@ class _Ladder:
             forward = self._differences(drawn, scale, colder, rows)
             backward = self._differences(after, colder, scale, rows)
             steps.append(bridge(forward, backward))
-            worst = float(np.max([worst, rhat(forward), rhat(backward)]))
+            worst = float(np.fmax.reduce([worst, rhat(forward), rhat(backward)]))
             scale, drawn = colder, after
         total, error = chained(steps)
         kept = np.where(rows, 0.0, 1.0)

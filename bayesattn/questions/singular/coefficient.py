@@ -144,7 +144,7 @@ def learning_coefficient(
         estimates, drawn = _by_chains(cold, tree)
         if least.how != "not needed":
             lowest = residual + float(np.min(np.asarray(attained(cold.gaussian_process, drawn))))
-            least = least.held_against(lowest, 2 * temperature * float(estimates["error"]))
+            least = least.held_against(lowest, 2 * temperature * float(np.nan_to_num(estimates["error"])))
         columns.append(estimates)
         spread.append(_fluctuation(model, temperature, drawn, chains))
     arrays: Any = {name: np.array([column[name] for column in columns]) for name in columns[0]}

@@ -18,6 +18,8 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.checks.mixing import moments
+from bayesattn.compressed import Compressed, triangle_of
+from bayesattn.dataset import Dataset
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Path
 from bayesattn.models.draws import CHAIN_AXES
@@ -172,16 +174,17 @@ def without_head(model: Model, layer: int, head: int) -> Model:
     heads, variances = list(arch.heads), list(arch.variances)
     heads[layer - 1] -= 1
     variances[layer] *= (count - 1) / count
-    smaller = reduced(model)[0] if model.compressed is not None else model
+    if (statistics := model.compressed) is None:
+        dataset = Dataset(path_inputs=model.path_inputs[:, kept], labels=model.labels)
+    else:  # What the paths taken out explained of the labels may now be explained by no path.
+        columns = np.append(np.repeat(kept, statistics.features), np.full(statistics.outputs, True))
+        triangle, paths = triangle_of(statistics.triangle[:, columns]), int(kept.sum())
+        sizes = (statistics.examples, paths, statistics.features, statistics.outputs)
+        dataset = Dataset(compressed=Compressed(triangle, *sizes))
     rest = replace(arch, heads=tuple(heads), variances=tuple(variances))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The whole model has already warned of the labels.
-        return Model(
-            path_inputs=smaller.path_inputs[:, kept],
-            labels=smaller.labels,
-            architecture=rest,
-            likelihood=model.likelihood,
-        )
+        return Model(dataset=dataset, architecture=rest, likelihood=model.likelihood)
 
 
 @partial(jax.jit, static_argnames=("arch", "layer", "head"))
