@@ -7,7 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bayesattn._util.checks import Checked, entries, names, not_negative, positive, positive_integer, shown
+from bayesattn._util.checks import (
+    Checked,
+    entries,
+    is_prior,
+    names,
+    not_negative,
+    positive_integer,
+    positive_or_prior,
+    shown,
+)
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
 
@@ -34,7 +43,7 @@ class Architecture:
         heads: H_1..H_L, attention heads of each layer; L is the depth.
         widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers).
         variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers);
-            all 1 by default.
+            all 1 by default. A NumPyro distribution of positive numbers in place of one that a model is to sample too.
         skips: rho_1..rho_L, strengths of the skip connections, 0 for layers without one (THEORY section 8).
         outputs: m, the number of outputs of the network.
 
@@ -86,7 +95,9 @@ class Architecture:
             "widths",
             tuple(positive_integer(f"widths[{i}]", n, 1, LARGEST_WIDTH) for i, n in enumerate(self.widths)),
         )
-        set_field(self, "variances", tuple(positive(f"variances[{i}]", v) for i, v in enumerate(self.variances)))
+        set_field(
+            self, "variances", tuple(positive_or_prior(f"variances[{i}]", v) for i, v in enumerate(self.variances))
+        )
         set_field(self, "skips", tuple(not_negative(f"skips[{i}]", rho) for i, rho in enumerate(self.skips)))
         set_field(self, "outputs", positive_integer("outputs", self.outputs))
         for layer, (skip, below, above) in enumerate(zip(self.skips, self.widths, self.widths[1:], strict=False)):
@@ -103,8 +114,10 @@ class Architecture:
     @classmethod
     def of_table(cls, table: PlainMapping) -> "Architecture":
         """Architecture from a table such as `table` returns; missing fields take their defaults."""
-        shape = (tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table)
-        return cls(*shape, outputs=table.get("outputs", 1))
+        shape: PlainDict = {
+            name: tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table
+        }
+        return cls(**shape, outputs=table.get("outputs", 1))
 
     @property
     def table(self) -> PlainDict:
@@ -159,9 +172,21 @@ class Architecture:
         return columns
 
     @property
+    def known_variances(self) -> tuple[float, ...]:
+        """`variances`; raises ValueError if one of them has a prior."""
+        for layer in range(len(self.variances)):
+            self._known_variance(layer)
+        return self.variances
+
+    def _known_variance(self, layer: int) -> float:
+        if is_prior(self.variances[layer]):
+            raise BayesattnError(f"variances[{layer}] must be a number here, got a prior: use that of model.at(..)")
+        return self.variances[layer]
+
+    @property
     def input_variance(self) -> float:
         """s_0^2 Pi / (H_1 .. H_L), equal to s_0^2 without skips. Kernels have the factor `input_variance` / (N_0 Pi)."""
-        return self.variances[0] * (self.paths / math.prod(self.heads))
+        return self._known_variance(0) * (self.paths / math.prod(self.heads))
 
     @property
     def order_parameter_sizes(self) -> tuple[int, ...]:
@@ -173,9 +198,9 @@ class Architecture:
         """U of each path at infinite width: s_a^2 times s_l^2 for each head and H_l rho_l^2 for each skip on the path."""
         each = [
             ([heads * skip**2] if skip else []) + [variance] * heads
-            for heads, skip, variance in zip(self.heads, self.skips, self.variances[1:-1], strict=True)
+            for heads, skip, variance in zip(self.heads, self.skips, self.known_variances[1:-1], strict=True)
         ]
-        return tuple(math.prod(way) * self.variances[-1] for way in itertools.product(*each))
+        return tuple(math.prod(way) * self.known_variances[-1] for way in itertools.product(*each))
 
     @property
     def layers_text(self) -> str:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import finite_array, labels_array
-from bayesattn._util.plain_values import PlainDict
+from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, as_html, as_text, cell, with_error
 from bayesattn.checks.accuracy import binomial_error
@@ -200,10 +200,17 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
     chains, count = stored.shape[:2]
     size = max(1, ENTRIES_READ // max(1, chains * labels.size))
     parts = [stored.isel(draw=slice(first, first + size)) for first in range(0, count, size)]
-    numbers = [_mean_and_probabilities(part.values, model, labels) for part in parts]
+    for name in model.hyperpriors.fields:
+        if name not in posterior:
+            raise BayesattnError(f"draws must have posterior[{name!r}], a number that has a prior, got none")
+    moments = []
+    for first, part in zip(range(0, count, size), parts, strict=True):
+        drawn = slice(first, first + size)
+        numbers = {name: posterior[name].isel(draw=drawn).values for name in model.hyperpriors.fields}
+        moments.append(_mean_and_probabilities(part.values, model, labels, numbers))
     mean, probabilities = (
         None if values[0] is None else np.average(values, axis=0, weights=[part.sizes["draw"] for part in parts])
-        for values in zip(*numbers, strict=True)
+        for values in zip(*moments, strict=True)
     )
     if probabilities is not None and model.likelihood.conjugate:
         probabilities = (chains * count * probabilities + 0.5) / (chains * count + 1)
@@ -212,11 +219,14 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
 
 
 def _mean_and_probabilities(
-    outputs: Float[np.ndarray, "chain draw *label"], model: NetworkPosterior, labels: Float[np.ndarray, "*label"]
+    outputs: Float[np.ndarray, "chain draw *label"],
+    model: NetworkPosterior,
+    labels: Float[np.ndarray, "*label"],
+    numbers: PlainMapping,
 ) -> tuple[Float[np.ndarray, "*label"], Float[np.ndarray, "*label"] | None]:
     """Mean of draws of f, and probabilities of classes if labels are classes."""
     if not model.likelihood.conjugate:
-        return outputs.mean((0, 1)), class_probabilities(model.likelihood, outputs)
+        return outputs.mean((0, 1)), class_probabilities(model.reference.likelihood, outputs, numbers)
     return outputs.mean((0, 1)), ((outputs > 0) + (outputs == 0) / 2).mean((0, 1)) if has_two_classes(labels) else None
 
 

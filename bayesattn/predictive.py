@@ -26,7 +26,7 @@ from bayesattn.checks.mixing import FEWEST_DRAWS, heaviest_tail
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.energies import one_by_one
 from bayesattn.likelihoods import require_by_example
-from bayesattn.models import collapsed
+from bayesattn.models import parameterisation_of
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.draws import (
@@ -37,6 +37,7 @@ from bayesattn.models.draws import (
     order_parameters_in,
     require_finite,
 )
+from bayesattn.models.hyperpriors import Hyperpriors
 from bayesattn.models.left_out import require_integrated
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
@@ -114,7 +115,7 @@ def predict(
     if keep_draws:
         needed = 8 * chains * count * len(inputs) * arch.outputs
         require_memory("draws of f", needed, "raise thin, or predict fewer inputs at a time")
-    flat = _flat(drawn)
+    flat, numbers = _flat(drawn), {name: jnp.asarray(drawn[name]) for name in model.hyperpriors.fields}
     keys = _keys(seed, "new predictions", model, drawn) if keep_draws else None
     entries = max(arch.outputs * chains * count, conditional.entries(inputs))
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
@@ -132,7 +133,7 @@ def predict(
             variance=variance.mean((0, 1)) + mean.var((0, 1)),
             error=_error_of_mean(mean),
             variance_error=_error_of_mean(terms),
-            probabilities=conditional.probabilities(mean, variance),
+            probabilities=conditional.probabilities(mean, variance, numbers),
             draws=None if outputs[2] is None else _by_chain(outputs[2], chains),
         )
 
@@ -172,7 +173,8 @@ def with_groups(
       which `arviz_stats.psense` scales.
     - log_prior["bartlett"] (chain, draw): log prior density of the Bartlett coordinates of U, which collapsed
       draws contain. For narrow layers it is the density of the coordinates in which the sampler moves, with rows in
-      another order than posterior["bartlett"], strong rows first. With Gaussian labels it and the joint log_likelihood
+      another order than posterior["bartlett"], strong rows first. Where T or variances have priors, log_prior["numbers"] is
+      the log prior density of them. With Gaussian labels it and the joint log_likelihood
       add up to "lp", up to a constant.
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.
     - prior["order_parameter"], and prior["prediction"] if the model has test examples: prior draws, in one chain.
@@ -217,7 +219,7 @@ def with_groups(
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
         if not joint:
-            require_by_example(model.likelihood, np.asarray(model.labels), "leave-one-out densities")
+            require_by_example(model.reference.likelihood, np.asarray(model.labels), "leave-one-out densities")
         some = np.linspace(0, chains * count - 1, DRAWS_NEAR_MODES).astype(int)
         others = {name: values[some] for name, values in flat.items()}
         density = _log_likelihood if joint else partial(_leave_one_out, others=others)
@@ -229,7 +231,7 @@ def with_groups(
         if not joint:
             _warn_of_errors(made["log_likelihood"]["labels"])
     if "log_prior" in wanted:
-        made["log_prior"] = {"bartlett": _log_prior(tree, model)}
+        made["log_prior"] = _log_prior(tree, model)
     if "posterior_predictive" in wanted:
         keys = _keys(seed, "replicated labels", model, drawn)
         values = _by_draw(lambda part: _replicated(conditional, *part), (flat, keys), "replicated labels")
@@ -249,7 +251,7 @@ def with_groups(
         # All outputs of an example are left out together.
         dims = axes(model) | ({"labels": [] if joint else ["example"]} if name == "log_likelihood" else {})
         if name == "log_prior":
-            dims = {"bartlett": []}
+            dims = {key: [] for key in made[name]}
         groups |= tree_of({name: made[name]}, coords, dims).children
     result = xarray.DataTree(children={name: group.copy() for name, group in groups.items()})
     result.attrs = dict(tree.attrs) | {ATTRIBUTE: json.dumps(described(model) | described_in(tree))}
@@ -374,8 +376,10 @@ def _replicated(conditional: Conditional, draws, keys):
     return one_by_one(lambda pair: conditional.replicate(*pair), (draws, keys))
 
 
-def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> Float[np.ndarray, "chain draw"]:
+def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> dict[str, Float[np.ndarray, "chain draw"]]:
     """Log prior density of the Bartlett coordinates in which the sampler moves, with strong rows of narrow layers first.
+
+    Numbers that have priors have one of their own, in the coordinates in which the sampler moves: logarithms, most often.
 
     Densities depend on coordinates: in rows in their own order, power-scaling would depend on the order of heads.
     """
@@ -388,8 +392,19 @@ def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> Float[np.ndarra
     shapes, widths = bartlett.layer_shapes(model.architecture), jnp.array(model.architecture.widths, float)
     flat, order = jnp.asarray(points.reshape(-1, points.shape[-1])), None
     if has_fixed_attention(model) and bartlett.narrow(shapes):
-        order = collapsed.prepare(model).get("order")
-    return np.asarray(_log_prior_of(flat, widths, shapes, order)).reshape(points.shape[:2])
+        order = parameterisation_of(model, "collapsed").prepare(model).get("order")
+    made = {"bartlett": _log_prior_of(flat, widths, shapes, order)}
+    if model.has_priors:
+        drawn = draws["posterior"].to_dataset()
+        values = {name: drawn[name].transpose("chain", "draw", ...).values for name in model.hyperpriors.variables}
+        flat_values = {name: jnp.asarray(value.reshape(-1, *value.shape[2:])) for name, value in values.items()}
+        made["numbers"] = _log_prior_of_numbers(flat_values, model.hyperpriors)
+    return {name: np.asarray(value).reshape(points.shape[:2]) for name, value in made.items()}
+
+
+@jax.jit
+def _log_prior_of_numbers(values, priors: Hyperpriors):
+    return jax.vmap(lambda each: priors.log_density(priors.position(each)))(values)
 
 
 @partial(jax.jit, static_argnames="shapes")

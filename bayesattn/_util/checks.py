@@ -205,6 +205,16 @@ def positive(name: str, value: Checked) -> float:
     return checked
 
 
+def is_prior(value: object) -> bool:
+    """Whether a value is a NumPyro distribution, which stands for a number that is not known."""
+    return hasattr(value, "log_prob") and hasattr(value, "support")
+
+
+def positive_or_prior(name: str, value: Checked) -> Any:
+    """`value` as a float, by `positive`, or a prior of it, which `bayesattn.models.hyperpriors` checks."""
+    return value if is_prior(value) else positive(name, value)
+
+
 def not_negative(name: str, value: Checked) -> float:
     """`value` as a float; raises ValueError unless it is a finite number of at least 0."""
     if (checked := number(name, value, "a number of at least 0")) < 0:

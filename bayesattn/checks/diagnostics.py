@@ -28,7 +28,8 @@ from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
 from bayesattn.models.conditional import has_two_classes
 from bayesattn.models.draws import Draws, fewest_round_trips, opened
-from bayesattn.models.stored_model import architecture_in
+from bayesattn.models.hyperpriors import VARIANCES
+from bayesattn.models.stored_model import architecture_in, numbers_with_priors
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.theory.bartlett import may_have_modes_apart
 from bayesattn.theory.evidence import MOST_PARETO_K
@@ -45,6 +46,7 @@ QUANTITY_NAMES = {
     "readout": "readouts",
     "energy": "the energy",
     "lp": "the log posterior",
+    VARIANCES: "the variances",
 }
 """Name of each watched quantity in sentences."""
 WATCHED_QUANTITIES = "U or z, predictions, readouts, energy and log posterior"
@@ -100,10 +102,10 @@ class Diagnostics(Described):
             elif name == "rhat" and self.chains < FEWEST_CHAINS:
                 reasons[name] = "there is one chain alone: draw several to see whether they agree"
             elif self.stuck:
-                names = " and ".join(QUANTITY_NAMES[key] for key in self.stuck)
+                names = " and ".join(_named(key) for key in self.stuck)
                 reasons[name] = f"chains are stuck in different places: the draws of {names} do not vary within a chain"
             elif self.constant:
-                reasons[name] = f"the draws of {' and '.join(QUANTITY_NAMES[key] for key in self.constant)} do not vary"
+                reasons[name] = f"the draws of {' and '.join(_named(key) for key in self.constant)} do not vary"
             else:
                 reasons[name] = "some draws are not finite"
         return reasons
@@ -181,7 +183,7 @@ class Diagnostics(Described):
         return f"Diagnostics of {self.chains} chains of {self.draws} draws", rows
 
     def _of(self, name: str) -> str:
-        return f" (of {QUANTITY_NAMES[self.worst[name]]})" if name in self.worst else ""
+        return f" (of {_named(self.worst[name])})" if name in self.worst else ""
 
     def to_dict(self) -> PlainDict:
         """Plain numbers, with the warnings; None for undefined numbers, with the reasons under "undefined"."""
@@ -195,6 +197,11 @@ class Diagnostics(Described):
         if restored.get("stuck"):
             restored["rhat"] = np.inf
         return cls(**restored)
+
+
+def _named(quantity: str) -> str:
+    """A watched quantity in sentences; numbers of the likelihood have the names of its fields."""
+    return QUANTITY_NAMES.get(quantity, f"the {quantity}")
 
 
 def _and_others(count: int) -> str:
@@ -226,7 +233,7 @@ def diagnose(draws: Draws) -> Diagnostics:
     found: PlainDict = dict.fromkeys(("rhat", "ess", "tail_ess", "bfmi"), float("nan"))
     if count >= FEWEST_DRAWS:
         watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
-        watched |= {name: posterior[name] for name in CENTRAL if name in posterior}
+        watched |= {name: posterior[name] for name in CENTRAL if name in posterior} | numbers_with_priors(draws)
         if "order_parameter" in watched:
             watched["order_parameter"] = on_and_below_diagonal(watched["order_parameter"])
         for name in [name for name in ("prediction", "readout") if name in posterior]:
@@ -276,7 +283,8 @@ def _uncrossed(draws: xr.DataTree, entries: xr.DataArray) -> list[str]:
 def summary(draws: Draws) -> list[PlainDict]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of scalar quantities, a row each.
 
-    The quantities are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named
+    The quantities are the log posterior density ("lp"), numbers that have priors ("temperature"; "variances", with the name
+    of each, and the product of several), each entry of U on and below the diagonal ("order_parameter", named
     by its paths) and, if there are test labels with signs or of several outputs, the share of them that the mean predictor
     gets right ("accuracy": mean, Monte Carlo error, and "test_error" due to the size of the test set).
 
@@ -291,6 +299,8 @@ def summary(draws: Draws) -> list[PlainDict]:
     rows: list[PlainDict] = []
     if "lp" in statistics:
         rows.append({"quantity": "lp"} | {name: float(value) for name, value in moments(statistics["lp"]).items()})
+    for name, values in numbers_with_priors(draws).items():
+        rows += _rows_of_numbers(name, values)
     if has_order_parameter(draws):
         entries = on_and_below_diagonal(posterior["order_parameter"])
         numbers = moments(entries, tails=True)
@@ -307,6 +317,18 @@ def summary(draws: Draws) -> list[PlainDict]:
         if labels.ndim == 2 or has_two_classes(labels) or np.min(labels) < 0:
             rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], labels))
     return finite(rows)
+
+
+def _rows_of_numbers(name: str, values: xr.DataArray) -> list[PlainDict]:
+    """Rows of a number that has a prior; of several variances, also of their product, on which f depends without skips."""
+    if name != VARIANCES:
+        return [{"quantity": name} | {key: float(value) for key, value in moments(values, tails=True).items()}]
+    each = [(str(values["variance"][place].item()), values[..., place]) for place in range(values.sizes["variance"])]
+    each += [("product", values.prod("variance"))] if len(each) > 1 else []
+    return [
+        {"quantity": name, "variance": which} | {key: float(value) for key, value in moments(of, tails=True).items()}
+        for which, of in each
+    ]
 
 
 def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float]:

@@ -78,6 +78,8 @@ def network_table(model: NetworkPosterior, draws: xr.DataTree) -> Verdict:
         return Verdict("The draws were not compared with the theory: the run keeps no draws of U.", None, [])
     if not has_fixed_attention(model):
         reason = "the theory needs fixed attention; this model samples queries and keys"
+    elif model.has_priors:
+        reason = f"the theory is that of known numbers, and {' and '.join(model.hyperpriors.names)} have priors"
     elif model.likelihood.conjugate:
         coordinates = f"at most {MOST_COORDINATES:,} coordinates of the order parameters"
         reason = f"its expansion to first order in 1/N is for {coordinates}"

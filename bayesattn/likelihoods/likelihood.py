@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bayesattn._util.checks import positive
+from bayesattn._util.checks import positive_or_prior
 
 Outputs = Float[Array, "*labels"]
 """f of shape (P,), or (P, m) of m > 1 outputs."""
@@ -62,5 +62,5 @@ class Likelihood(eqx.Module):
 
 
 def positive_field(name: str) -> Any:
-    """Field of a likelihood that is a number above 0."""
-    return eqx.field(converter=partial(positive, name))
+    """Field of a likelihood that is a number above 0, or a prior of one, which a model needs to be told."""
+    return eqx.field(converter=partial(positive_or_prior, name))

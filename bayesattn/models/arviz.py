@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bayesattn._util.checks import is_prior
 from bayesattn._util.plain_values import PlainMapping
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.network_posterior import is_network
@@ -42,6 +43,7 @@ def axes(model: Posterior) -> dict[str, list[str]]:
         "labels": ["example", *output],
         "test_labels": ["test_example", *output],
         "bartlett": ["coordinate"],
+        "variances": ["variance"],
         **model.architecture.weight_dims(),
     }
     layers = range(1, model.architecture.depth + 1)
@@ -76,7 +78,9 @@ def axis_names(model: Posterior) -> dict[str, list[str]]:
     if not is_network(model):
         return {}
     names = model.output_names if model.architecture.output_axes else None
-    return {"path": model.row_names, "other_path": model.row_names} | ({"output": [*names]} if names else {})
+    variances = ["s_0^2", *(f"s_{layer + 1}^2" for layer in range(model.architecture.depth)), "s_a^2"]
+    own = {"variance": variances} if "variances" in model.hyperpriors.variables else {}
+    return {"path": model.row_names, "other_path": model.row_names} | ({"output": [*names]} if names else {}) | own
 
 
 def data_groups(model: Posterior, tokens: bool = False) -> Groups:
@@ -89,7 +93,9 @@ def data_groups(model: Posterior, tokens: bool = False) -> Groups:
         constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(own.matrices)}
     return {
         "observed_data": {observed: np.asarray(getattr(model, observed))},
-        "constant_data": {name: np.asarray(value) for name, value in constant.items() if value is not None},
+        "constant_data": {
+            name: np.asarray(value) for name, value in constant.items() if value is not None and not is_prior(value)
+        },
     }
 
 

@@ -103,6 +103,10 @@ class AttentionModel(NetworkPosterior):
         put("values_strength", not_negative("values_strength", self.values_strength))
         put("watched", self._checked_watched(self.watched))
         super()._check()
+        if self.has_priors:
+            raise BayesattnError(
+                f"{self.hyperpriors.names[0]} must be a number where queries and keys are sampled, got a prior"
+            )
 
     def _checked_watched(self, watched: Checked) -> np.ndarray | None:
         """Indices of test sequences, or None if there are none."""

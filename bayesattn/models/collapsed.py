@@ -220,7 +220,11 @@ class Collapsed(Parameterisation):
 
     def program(self) -> None:
         """NumPyro program: whitened coordinates, and the Gaussian evidence of the labels given U."""
-        numpyro.factor(LABELS, self.kernels.log_density(self._sample_factor()))
+        self.observe(self._sample_factor())
+
+    def observe(self, factor: Array) -> None:
+        """Add the labels given U, whose factor is F, to a NumPyro program."""
+        numpyro.factor(LABELS, self.kernels.log_density(factor))
 
     def initial(self, key: Key[Array, ""]) -> Sites:
         """Draw from the Gaussian approximation of the posterior by the whitening."""
@@ -287,6 +291,10 @@ class Collapsed(Parameterisation):
         """Whitened coordinates drawn from the prior."""
         return {"whitened": self.whitening.whitened(bartlett.sample_prior(key, self.shapes, self.problem.widths))}
 
+    def draw_latents(self, key: Key[Array, ""], sites: Sites) -> Sites:
+        """Sites besides the whitened coordinates, drawn from their prior given these: none."""
+        return {}
+
     def draw_labels(self, key: Key[Array, ""], sites: Sites) -> Array:
         """Labels drawn given U, from Normal(0, K + T I)."""
         return self.kernels.by_example(sample_labels(self.kernels, key, self.factor(sites)))
@@ -327,7 +335,10 @@ class WithOutputs(Collapsed):
 
     def program(self) -> None:
         """NumPyro program: whitened coordinates, latents of the outputs, labels given the outputs."""
-        factor = self._sample_factor()
+        self.observe(self._sample_factor())
+
+    def observe(self, factor: Array) -> None:
+        """Add latents of the outputs, and the labels given the outputs, to a NumPyro program."""
         whitening = self._latents_at(factor)
         latents = whitening.point(jnp.asarray(numpyro.sample("latents", StandardNormal(whitening))))
         labels = self.kernels.by_example(self.kernels.labels)
@@ -358,8 +369,11 @@ class WithOutputs(Collapsed):
         """Coordinates drawn from the prior."""
         point_key, latents_key = jax.random.split(key)
         sites = super().draw_prior(point_key)
-        prior = StandardNormal(self._latents_at(self.factor(sites)))
-        return sites | {"latents": prior.sample(latents_key)}
+        return sites | self.draw_latents(latents_key, sites)
+
+    def draw_latents(self, key: Key[Array, ""], sites: Sites) -> Sites:
+        """Latents of the outputs drawn from their prior given the other sites."""
+        return {"latents": StandardNormal(self._latents_at(self.factor(sites))).sample(key)}
 
     def draw_labels(self, key: Key[Array, ""], sites: Sites) -> Array:
         """Labels drawn given the outputs."""

@@ -19,11 +19,13 @@ from scipy import stats
 
 from bayesattn import kernels
 from bayesattn._util.checks import Checked
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels import Factor, GaussianProcess, moments_at_factor
 from bayesattn.kernels.path_inputs import Features, checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
+from bayesattn.models.hyperpriors import VARIANCES
 from bayesattn.models.left_out import leave_one_out
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import arrays_of
@@ -67,8 +69,11 @@ class Conditional(eqx.Module):
         """New draw of the labels on the training inputs."""
 
     @abc.abstractmethod
-    def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
-        """Class probabilities from moments of f of all draws, shape (chain, draw, ..); None without classes."""
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray, numbers: Draw) -> np.ndarray | None:
+        """Class probabilities from moments of f of all draws, shape (chain, draw, ..); None without classes.
+
+        `numbers` are the draws of the likelihood's numbers that have priors, shape (chain, draw).
+        """
 
     @abc.abstractmethod
     def with_labels(self, labels: Labels) -> "Conditional":
@@ -103,8 +108,11 @@ def conditional_of(model: Posterior) -> Conditional:
 
 
 @conditional_of.register(Model)
-def conditional_of_network(model: Model) -> "GivenOrderParameter | GivenReadout":
+def conditional_of_network(model: Model) -> "GivenOrderParameter | GivenReadout | GivenNumbers":
     """Conditional distribution for fixed attention."""
+    if model.has_priors:
+        variance = jnp.asarray(model.reference.architecture.variances[0])
+        return GivenNumbers(conditional_of_network(model.reference), model.hyperpriors.variables, variance)
     process, likelihood = model.gaussian_process, arrays_of(model.likelihood)
     if not model.likelihood.conjugate:
         labels, path_inputs = jnp.asarray(model.labels), jnp.asarray(model.path_inputs)
@@ -187,7 +195,7 @@ class GivenOrderParameter(Conditional):
         """Same conditional from fewer examples with the same likelihood, if there are many."""
         return replace(self, kernels=kernels.compressed(self.kernels, arch))
 
-    def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray, numbers: Draw) -> np.ndarray | None:
         """Probability that f > 0, averaged over draws, if labels are +1 or -1; 0, 1/2 or 1 for f without variance."""
         if not self.classes:
             return None
@@ -230,9 +238,9 @@ class GivenFunction(Conditional):
         """New draw of the labels on the training inputs."""
         return self.training[-1].sample(key, self.own_outputs(draw))
 
-    def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray, numbers: Draw) -> np.ndarray | None:
         """Class probabilities averaged over draws of f; None if the likelihood has no classes."""
-        return class_probabilities(self.training[-1], mean)
+        return class_probabilities(self.training[-1], mean, numbers)
 
 
 class GivenReadout(GivenFunction):
@@ -280,13 +288,88 @@ class GivenReadout(GivenFunction):
         return replace(self, labels=labels)
 
 
-def class_probabilities(likelihood: Likelihood, outputs: np.ndarray) -> np.ndarray | None:
-    """Class probabilities averaged over draws of f, shape (chain, draw, ..); None if the likelihood has no classes."""
-    probabilities = _mean_probabilities(likelihood, jnp.asarray(outputs.reshape(-1, *outputs.shape[2:])))
+class GivenNumbers(Conditional):
+    """Outputs and labels given a draw that has the values of temperature and variances too, where these have priors.
+
+    Args:
+        known: conditional at some values.
+        numbers: variables that have priors.
+        input_variance: s_0^2 of the features of `known`.
+    """
+
+    known: Any
+    numbers: tuple[str, ...] = eqx.field(static=True)
+    input_variance: Float[Array, ""]
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Variables of a draw that are used."""
+        return (*self.known.variables, *self.numbers)
+
+    def _given(self, draw: Draw) -> tuple[Any, Draw]:
+        """Conditional at the values of a draw, and the draw with its U in units of the features."""
+        known, values = self.known, {name: draw[name] for name in self.numbers}
+        if VARIANCES in values:
+            ratio = values.pop(VARIANCES)[0] / self.input_variance
+            draw = {**draw, "order_parameter": ratio * draw["order_parameter"]}
+        known = replace(known, likelihood=replace(known.likelihood, **values))
+        if known.likelihood.conjugate and values:
+            known = replace(known, kernels=known.kernels.at(values["temperature"]))
+        return known, draw
+
+    def outputs(self, draw: Draw, inputs: Any, key: Key[Array, ""] | None) -> tuple[Outputs, Outputs, Outputs | None]:
+        """Mean and variance of f at inputs, and a draw of f if there is a key."""
+        known, draw = self._given(draw)
+        return known.outputs(draw, inputs, key)
+
+    def entries(self, inputs: Any) -> int:
+        """Number of entries that each input adds."""
+        return self.known.entries(inputs)
+
+    def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
+        """Log density of all labels together."""
+        known, draw = self._given(draw)
+        return known.log_likelihood(draw)
+
+    def own_outputs(self, draw: Draw) -> Outputs | None:
+        """Outputs f on the training examples, None if they are integrated out."""
+        known, draw = self._given(draw)
+        return known.own_outputs(draw)
+
+    def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
+        """Log density of each label given the other labels and the draw."""
+        known, draw = self._given(draw)
+        return known.leave_one_out(draw, others)
+
+    def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
+        """New draw of the labels on the training inputs."""
+        known, draw = self._given(draw)
+        return known.replicate(draw, key)
+
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray, numbers: Draw) -> np.ndarray | None:
+        """Class probabilities from moments of f of all draws; None without classes."""
+        return self.known.probabilities(mean, variance, numbers)
+
+    def with_labels(self, labels: Labels) -> "GivenNumbers":
+        """Same conditional with other labels."""
+        return replace(self, known=self.known.with_labels(labels))
+
+    def compressed(self, arch: Architecture) -> "GivenNumbers":
+        """Same conditional from fewer examples with the same likelihood, if there are many."""
+        return replace(self, known=self.known.compressed(arch))
+
+
+def class_probabilities(likelihood: Likelihood, outputs: np.ndarray, numbers: PlainMapping) -> np.ndarray | None:
+    """Class probabilities averaged over draws of f, shape (chain, draw, ..); None if the likelihood has no classes.
+
+    `numbers` are the draws of the likelihood's numbers that have priors, shape (chain, draw).
+    """
+    flat = {name: jnp.ravel(jnp.asarray(drawn)) for name, drawn in numbers.items()}
+    probabilities = _mean_probabilities(likelihood, flat, jnp.asarray(outputs.reshape(-1, *outputs.shape[2:])))
     return None if probabilities is None else np.asarray(probabilities)
 
 
 @jax.jit
-def _mean_probabilities(likelihood: Likelihood, outputs: Array) -> Array | None:
-    probabilities = jax.vmap(likelihood.probabilities)(outputs)
+def _mean_probabilities(likelihood: Likelihood, numbers: Draw, outputs: Array) -> Array | None:
+    probabilities = jax.vmap(lambda own, f: replace(likelihood, **own).probabilities(f))(numbers, outputs)
     return None if probabilities is None else probabilities.mean(0)

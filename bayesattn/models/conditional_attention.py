@@ -92,9 +92,9 @@ class GivenAttention(Conditional):
         """New draw of the labels on the training inputs."""
         return self._at(draw).replicate(draw, key)
 
-    def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray, numbers: Draw) -> np.ndarray | None:
         """Class probabilities from moments of f of all draws; None without classes."""
-        return self.given.probabilities(mean, variance)
+        return self.given.probabilities(mean, variance, numbers)
 
     def with_labels(self, labels: Labels) -> "GivenAttention":
         """Same conditional with other labels."""
@@ -138,9 +138,11 @@ class GivenWeights(GivenFunction):
         _, labels, likelihood = self.training
         return likelihood.log_prob(self.own_outputs(draw), labels)
 
-    def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray, numbers: Draw) -> np.ndarray | None:
         """Class probabilities averaged over draws; None without classes."""
-        return ((np.sign(mean) + 1) / 2).mean((0, 1)) if self.classes else super().probabilities(mean, variance)
+        return (
+            ((np.sign(mean) + 1) / 2).mean((0, 1)) if self.classes else super().probabilities(mean, variance, numbers)
+        )
 
     def with_labels(self, labels: Labels) -> "GivenWeights":
         """Same conditional with other labels."""

@@ -43,7 +43,8 @@ class Model(NetworkPosterior):
         dataset: training, test and validation examples (`bayesattn.Dataset`); or its fields by name, such as
             path_inputs, labels and test_path_inputs.
         architecture: heads, widths, prior variances (`bayesattn.Architecture`); or its fields by name.
-        temperature: T, shorthand for `likelihood=bayesattn.Gaussian(T)`; omit it if `likelihood` is given.
+        temperature: T, shorthand for `likelihood=bayesattn.Gaussian(T)`; omit it if `likelihood` is given. A prior of T, a
+            NumPyro distribution of positive numbers, if T is not known; it is then sampled too.
         likelihood: distribution of the labels given the outputs: `bayesattn.Gaussian(T)`, `bayesattn.Categorical(T)`,
             or another `bayesattn.Likelihood`. Samplers accept all of them; the theory requires the Gaussian one.
         head_names: names of the heads of each layer; path names are composed of them.
@@ -99,7 +100,7 @@ class Model(NetworkPosterior):
     def label_doubts(self) -> list[str]:
         """Sentences about labels that are valid but likely not intended, or of another size than the prior expects."""
         doubts = super().label_doubts()
-        if not self.likelihood.conjugate:
+        if not self.likelihood.conjugate or self.has_priors:
             return doubts
         arch, compressed = self.architecture, self.compressed
         squares = np.einsum("epf,epf->p", self.path_inputs, self.path_inputs) @ arch.path_variances
@@ -127,7 +128,7 @@ class Model(NetworkPosterior):
         data: TokenDataset,
         widths: Sequence[int],
         variances: Sequence[float],
-        temperature: float,
+        temperature: Any,
         name: str = "model",
         skips: Sequence[float] = (),
     ) -> "Model":
@@ -198,16 +199,19 @@ class Model(NetworkPosterior):
         return table
 
     def require_theory(self) -> None:
-        """Raise ValueError if the likelihood is not Gaussian, because there is then no theory in closed form."""
+        """Raise ValueError if there is no theory in closed form, unless labels are Gaussian and no number has a prior."""
         require_gaussian(self.likelihood)
+        self.require_numbers()
 
     @property
     @with_own_settings
     def gaussian_process(self) -> GaussianProcess:
         """Gaussian process of the training set; likelihoods that are not Gaussian do not use its density of labels.
 
-        `replace` reuses its kernels, unless the path inputs, the paths, the outputs, s_0 or the form of the kernels change.
+        Raises ValueError if T or a variance has a prior. `replace` reuses its kernels, unless the path inputs, the paths,
+        the outputs, s_0 or the form of the kernels change.
         """
+        self.require_numbers()
         with MAKING_KERNELS:
             process = self._process_of_inputs.with_labels(self.labels)
         return process if self.temperature is None else process.at(self.temperature)
@@ -259,8 +263,8 @@ class Model(NetworkPosterior):
 
     @property
     def has_theory(self) -> bool:
-        """Whether the finite-width theory applies, which requires the Gaussian likelihood."""
-        return self.likelihood.conjugate
+        """Whether the finite-width theory applies, which requires Gaussian labels and known numbers."""
+        return self.likelihood.conjugate and not self.has_priors
 
     @property
     def shown_names(self) -> PlainDict:

@@ -7,17 +7,20 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self, TypeGuard
 
 import numpy as np
 
-from bayesattn._util.checks import labels_array, positive, require_kind, shown, suggestion
+from bayesattn._util.checks import is_prior, labels_array, positive_or_prior, require_kind, shown, suggestion
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
 from bayesattn.likelihoods import Gaussian, Likelihood, is_built_in, name_of, require_usable, settings_of
+from bayesattn.models import hyperpriors
+from bayesattn.models.hyperpriors import VARIANCES, Hyperpriors, listed, shown_prior
 from bayesattn.models.posterior import Posterior
 
 ARCHITECTURE_FIELDS = tuple(each.name for each in dataclasses.fields(Architecture))
@@ -89,6 +92,7 @@ class NetworkPosterior(Posterior):
         # Defaults are attributes of the class; a field without one is None.
         defaults = {each.name: getattr(self, each.name, None) for each in dataclasses.fields(self)}
         self._set_fields(defaults, fields | {"temperature": temperature})
+        self._refuse_contradictions()
         for doubt in self.label_doubts():
             warnings.warn(doubt, stacklevel=2)
 
@@ -103,12 +107,18 @@ class NetworkPosterior(Posterior):
             arch = changes.get("architecture", self.architecture)
             require_kind("architecture", arch, Architecture)
             changes["architecture"] = arch.with_width(changes.pop("width"))
-        changed = object.__new__(type(self))
-        changed._set_fields({each.name: getattr(self, each.name) for each in dataclasses.fields(self)}, changes)
-        changed._share_with(self)
+        changed = self._changed(changes)
+        changed._refuse_contradictions()
         if not changed.dataset.has_labels_of(self.dataset):
             for doubt in changed.label_doubts():
                 warnings.warn(doubt, stacklevel=2)
+        return changed
+
+    def _changed(self, changes: PlainDict) -> Self:
+        """Copy with some fields changed, which may say of labels what cannot be."""
+        changed = object.__new__(type(self))
+        changed._set_fields({each.name: getattr(self, each.name) for each in dataclasses.fields(self)}, changes)
+        changed._share_with(self)
         return changed
 
     def _share_with(self, origin: Self) -> None:
@@ -132,6 +142,7 @@ class NetworkPosterior(Posterior):
         new["dataset"] = _dataset(self.dataset_class, new["dataset"], of_dataset)
         new["architecture"] = _architecture(new["architecture"], of_architecture)
         new["likelihood"] = _likelihood(changes.get("likelihood"), current["likelihood"], changes.get("temperature"))
+        new["likelihood"], new["architecture"] = hyperpriors.checked(new["likelihood"], new["architecture"])
         for name, value in new.items():
             object.__setattr__(self, name, value)
         self._check()
@@ -151,7 +162,7 @@ class NetworkPosterior(Posterior):
         self._check_likelihood()
 
     def _check_likelihood(self) -> None:
-        """Raise ValueError if the likelihood refuses the labels, or if labels that differ have inputs that do not."""
+        """Raise ValueError if the likelihood refuses the labels."""
         if self.compressed is not None and not self.likelihood.conjugate:
             raise BayesattnError(
                 "likelihood must be bayesattn.Gaussian for a compressed dataset, which holds no single examples, got"
@@ -159,10 +170,14 @@ class NetworkPosterior(Posterior):
             )
         for name in self.dataset.labelled:
             if getattr(self.dataset, name) is not None:
-                self.likelihood.check_labels(name, getattr(self.dataset, name))
+                self.reference.likelihood.check_labels(name, getattr(self.dataset, name))
         if not is_built_in(self.likelihood):
-            require_usable(self.likelihood, self.labels)
-        if self.likelihood.conjugate and self.compressed is None:
+            require_usable(self.reference.likelihood, self.labels)
+
+    def _refuse_contradictions(self) -> None:
+        """Raise ValueError if labels that differ have inputs that do not."""
+        # Where T or a variance is not known, some values of it explain any labels, if not the medians of `reference`.
+        if self.likelihood.conjugate and self.compressed is None and not self.has_priors:
             inputs = self.dataset.distinct_inputs
             variance = self.architecture.input_variance * max(self.architecture.path_variances)
             scale = input_scale(variance, *inputs.shape[1:]) ** 2
@@ -186,13 +201,56 @@ class NetworkPosterior(Posterior):
         table: PlainDict = {"temperature": self.temperature, "architecture": arch}
         table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
         if not is_built_in(self.likelihood):
-            table["likelihood"] = settings_of(self.likelihood)
+            settings = settings_of(self.reference.likelihood)
+            table["likelihood"] = {
+                name: value for name, value in settings.items() if name not in self.hyperpriors.fields
+            }
+        if self.has_priors:
+            table["priors"] = hyperpriors.table(self.likelihood, self.architecture)
+            arch |= {} if VARIANCES not in table["priors"] else {VARIANCES: None}
+            table["temperature"] = None if is_prior(self.temperature) else self.temperature
         return table | ({"task": self.task} if self.task else {})
 
     @property
     def temperature(self) -> Any:
-        """T of the likelihood; None if it has none."""
+        """T of the likelihood, or its prior; None if it has none."""
         return getattr(self.likelihood, "temperature", None)
+
+    @cached_property
+    def hyperpriors(self) -> Hyperpriors:
+        """Priors of the numbers that are not known; empty if all are."""
+        return Hyperpriors.of(self.likelihood, self.architecture)
+
+    @property
+    def has_priors(self) -> bool:
+        """Whether the temperature, another number of the likelihood or a variance has a prior."""
+        return len(self.hyperpriors) > 0
+
+    @cached_property
+    def reference(self) -> Self:
+        """The same model with medians in place of priors; itself if all numbers are known."""
+        if not self.has_priors:
+            return self
+        likelihood, arch = hyperpriors.at(self.likelihood, self.architecture, self.hyperpriors.medians)
+        return self._changed({"likelihood": likelihood, "architecture": arch})
+
+    def require_numbers(self) -> None:
+        """Raise ValueError if a number has a prior in its place."""
+        if self.has_priors:
+            name, prior = self.hyperpriors.names[0], shown_prior(self.hyperpriors.priors[0])
+            values = ", ".join(f"{each!r}: .." for each in self.hyperpriors.variables)
+            raise BayesattnError(
+                f"{name} must be a number for the theory and what is compared with it, got a prior, {prior}: draw from the"
+                f" posterior (sample, predict), or use model.at({{{values}}})"
+            )
+
+    def at(self, values: PlainMapping) -> Self:
+        """The same model with numbers in place of priors, by variable of draws: "temperature", "variances" (all of them).
+
+        Raises ValueError for names without a prior, and for values that are no numbers of this kind.
+        """
+        likelihood, arch = hyperpriors.at(self.likelihood, self.architecture, values)
+        return self.replace(likelihood=likelihood, architecture=arch)
 
     @property
     def size(self) -> str:
@@ -219,9 +277,16 @@ class NetworkPosterior(Posterior):
         arch = self.architecture
         return {
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {listed(arch.variances)}",
-            **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
-            **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
+            **({} if self.temperature is None else {"temperature": f"T = {shown_prior(self.temperature)}"}),
+            **({} if self.likelihood.conjugate else {"labels": self._described_labels()}),
         }
+
+    def _described_labels(self) -> str:
+        """Description of a likelihood, whose own text has numbers in it that may not be known."""
+        if is_built_in(self.likelihood) or not self.hyperpriors.fields:
+            return self.reference.likelihood.description
+        priors = (f"{name} = {shown_prior(getattr(self.likelihood, name))}" for name in self.hyperpriors.fields)
+        return f"{name_of(self.likelihood)}, {', '.join(priors)}"
 
 
 def with_signature(kind: type[NetworkPosterior]) -> None:
@@ -235,11 +300,6 @@ def with_signature(kind: type[NetworkPosterior]) -> None:
         for name in [*names, *own]
     ]
     kind.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def listed(numbers: Sequence[float]) -> str:
-    """Numbers as text."""
-    return ", ".join(f"{number:g}" for number in numbers)
 
 
 def _dataset(kind: Any, dataset: Any, parts: PlainDict) -> Any:
@@ -264,14 +324,14 @@ def _likelihood(new: Likelihood | None, own: Likelihood | None, temperature: Any
     """Likelihood of a model: a new one, its own, at another temperature if one is given, or the Gaussian one."""
     if new is None:
         if own is None:
-            return Gaussian(positive("temperature", temperature))
+            return Gaussian(positive_or_prior("temperature", temperature))
         if temperature is None:
             return own
         if not hasattr(own, "temperature"):
             raise BayesattnError(
                 f"temperature must be left out with a likelihood that has none, {own!r}: replace the likelihood"
             )
-        return dataclasses.replace(own, temperature=positive("temperature", temperature))
+        return dataclasses.replace(own, temperature=positive_or_prior("temperature", temperature))
     if not isinstance(new, Likelihood):
         raise BayesattnError(
             f"likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical(T), got {shown(new)}"

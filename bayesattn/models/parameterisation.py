@@ -82,6 +82,11 @@ class Parameterisation(eqx.Module):
         raise BayesattnError(NO_FLOAT32)
 
     @property
+    def numbers(self) -> tuple[str, ...]:
+        """Variables of draws that are numbers with a prior of their own, such as "temperature"; they are always kept."""
+        return ()
+
+    @property
     def options(self) -> PlainDict:
         """Defaults of sampler options, which override the samplers' own defaults."""
         return {}

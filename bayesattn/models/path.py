@@ -69,7 +69,7 @@ class Path(Parameterisation):
             "path_inputs": jnp.asarray(path_inputs),
             "labels": jnp.asarray(model.labels),
             "likelihood": arrays_of(model.likelihood),
-            "variances": jnp.asarray(np.array(arch.variances)),
+            "variances": jnp.asarray(np.array(arch.known_variances)),
             "skips": arch.optional_skips,
             "test_path_inputs": None if test_path_inputs is None else jnp.asarray(test_path_inputs),
             "readout": not model.likelihood.conjugate,

@@ -91,6 +91,8 @@ class Posterior(OwnsArrays, Described, abc.ABC):
 
     kinds: ClassVar[Mapping[str, Any]] = {}
     """Classes of the parameterisations by name, which `bayesattn.models.registry` sets."""
+    kinds_with_priors: ClassVar[Mapping[str, Any]] = {}
+    """The same where temperature or variances have priors."""
     parameterisations: ClassVar[tuple[str, ...]]
     """Names of `kinds`, the default of `log_density` last."""
     weight_space: ClassVar[str]
@@ -143,6 +145,11 @@ class Posterior(OwnsArrays, Described, abc.ABC):
         return LogDensity(parameterisation_of(self, name).ready(self), name)
 
     @property
+    def has_priors(self) -> bool:
+        """Whether numbers of the posterior, such as the temperature, have priors of their own."""
+        return False
+
+    @property
     def has_theory(self) -> bool:
         """Whether there is a finite-width theory of the posterior."""
         return False
@@ -161,4 +168,5 @@ class Posterior(OwnsArrays, Described, abc.ABC):
 def parameterisation_of(model: Posterior, name: str) -> Any:
     """Class of a posterior's parameterisation by name; for any other name, raises ValueError with the known names."""
     kind = type(model).__name__
-    return model.kinds[one_of(f"parameterisation of {'an' if kind[0] in 'AEIOU' else 'a'} {kind}", name, model.kinds)]
+    kinds = model.kinds_with_priors if model.has_priors else model.kinds
+    return kinds[one_of(f"parameterisation of {'an' if kind[0] in 'AEIOU' else 'a'} {kind}", name, kinds)]

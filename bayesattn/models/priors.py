@@ -1,13 +1,25 @@
 """Priors of the collapsed parameterisation's whitened coordinates, as NumPyro distributions."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jaxtyping import Array
 
 from bayesattn.theory import bartlett
 from bayesattn.theory.potential import Shapes, Whitening
+
+
+def draws_of(draw: Callable, key, sample_shape: tuple[int, ...]) -> Array:
+    """Draws of a vector by a function of a key, of the sample shape of a NumPyro distribution."""
+    assert key is not None
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        # The words of a key, as NumPyro's Predictive and `jax.random.PRNGKey` give them.
+        key = jax.random.wrap_key_data(key)
+    keys = jax.random.split(key, sample_shape) if sample_shape else key
+    return jnp.vectorize(draw, signature="()->(n)")(keys)
 
 
 class BartlettPrior(dist.Distribution):
@@ -23,13 +35,8 @@ class BartlettPrior(dist.Distribution):
 
     def sample(self, key, sample_shape=()):
         """Draws from the prior."""
-        assert key is not None
-        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            # The words of a key, as NumPyro's Predictive and `jax.random.PRNGKey` give them.
-            key = jax.random.wrap_key_data(key)
-        keys = jax.random.split(key, sample_shape) if sample_shape else key
         draw = partial(bartlett.sample_prior, shapes=self.shapes, widths=self.widths)
-        return jnp.vectorize(lambda k: self.whitening.whitened(draw(k)), signature="()->(n)")(keys)
+        return draws_of(lambda k: self.whitening.whitened(draw(k)), key, sample_shape)
 
     def log_prob(self, value):
         """Log density of whitened coordinates."""

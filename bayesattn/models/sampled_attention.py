@@ -143,7 +143,7 @@ class CollapsedAttention(SampledAttention):
         zeros = jnp.asarray(np.zeros((model.examples, features, arch.paths)))
         temperature = jnp.asarray(1.0 if model.temperature is None else model.temperature, float)
         kernels = InFeatureSpace(zeros, labels.reshape(model.examples, -1), temperature)
-        problem = Problem(kernels, widths, jnp.asarray(np.array(arch.variances)), skips=arch.optional_skips)
+        problem = Problem(kernels, widths, jnp.asarray(np.array(arch.known_variances)), skips=arch.optional_skips)
         inner = {
             "problem": problem,
             "whitening": Whitening(*bartlett.affine_from_whitened(shapes, widths)),

@@ -6,7 +6,7 @@ but may lose attributes or use the attributes of the first tree for all.
 
 import json
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.gaussian_process import ResidualExamples
+from bayesattn.models import hyperpriors
 from bayesattn.models.arviz import DATA_GROUPS, data_groups, dataset
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.latent import LatentModel
@@ -77,8 +78,10 @@ def restored(description: PlainMapping, arrays: PlainMapping) -> Posterior:
         return LatentModel(**data, **table, name=names["name"])
     arch = Architecture.of_table(table["architecture"])
     # Earlier versions stored no names if there were none, and numbered heads from 0.
-    data |= {"architecture": arch, "head_names": names["head_names"] or arch.numbered_heads(first=0)}
-    data |= {"likelihood": _likelihood(table, arrays), "output_names": names.get("output_names")}
+    data |= {"head_names": names["head_names"] or arch.numbered_heads(first=0)}
+    priors = hyperpriors.restored(table.get("priors", {}))
+    data |= {"architecture": replace(arch, variances=priors.pop(hyperpriors.VARIANCES, arch.variances))}
+    data |= {"likelihood": _likelihood(table, arrays, priors), "output_names": names.get("output_names")}
     data |= {"name": names["name"], "task": names["task"]}
     if kind is AttentionModel:
         return AttentionModel(**data, **table["attention"])
@@ -91,11 +94,13 @@ def restored(description: PlainMapping, arrays: PlainMapping) -> Posterior:
     return Model(**data, path_groups=names["path_groups"])
 
 
-def _likelihood(table: PlainMapping, arrays: PlainMapping) -> likelihoods.Likelihood:
+def _likelihood(table: PlainMapping, arrays: PlainMapping, priors: PlainMapping) -> likelihoods.Likelihood:
+    """Likelihood of a table; `priors` are those in place of its numbers."""
     observation = table.get("observation", "gaussian")
-    own = observation not in likelihoods.BY_NAME
-    settings = table.get("likelihood", {}) if own else {"temperature": float(arrays["temperature"])}
-    return likelihoods.restored(observation, settings)
+    settings = table.get("likelihood", {})
+    if observation in likelihoods.BY_NAME and "temperature" not in priors:
+        settings = {"temperature": float(arrays["temperature"])}
+    return likelihoods.restored(observation, {**settings, **priors})
 
 
 def plain_table(table: PlainMapping) -> PlainDict:
@@ -144,7 +149,8 @@ class ModelRecord:
         except (KeyError, TypeError, ValueError):
             return {}
         about.pop("task", None)
-        return about.pop("architecture", {}) | about
+        priors = about.pop("priors", {})  # Each in place of a number.
+        return about.pop("architecture", {}) | about | priors
 
     def difference(self, other: "ModelRecord") -> str | None:
         """Difference of another model in words, such as "temperature = 0.5, not 0.1"; None if no difference is known."""
@@ -232,6 +238,19 @@ def architecture_in(tree: "xr.DataTree") -> Architecture | None:
         return Architecture.of_table(tomllib.loads(described_in(tree)["model"])["architecture"])
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def numbers_with_priors(tree: "xr.DataTree") -> dict[str, "xr.DataArray"]:
+    """Draws of the numbers that have priors, by variable; of the variances those entries alone that have one."""
+    try:
+        priors = tomllib.loads(described_in(tree)["model"])["priors"]
+        drawn = {name: dataset(tree, "posterior")[name] for name in priors}
+    except (KeyError, TypeError, ValueError):
+        return {}
+    if hyperpriors.VARIANCES in drawn:
+        places = [layer for layer, each in enumerate(priors[hyperpriors.VARIANCES]) if isinstance(each, dict)]
+        drawn[hyperpriors.VARIANCES] = drawn[hyperpriors.VARIANCES].isel(variance=places)
+    return drawn
 
 
 def own_row_names(tree: "xr.DataTree") -> list[str] | None:

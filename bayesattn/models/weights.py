@@ -15,6 +15,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale
 from bayesattn.models.draws import Draws, in_order_of_rows, opened_with_network
 from bayesattn.models.earlier import draws_first
+from bayesattn.models.hyperpriors import Values, at_values, in_units, scale_of
 from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.parameterisation import Sites
 from bayesattn.theory import bartlett
@@ -93,9 +94,15 @@ def weights(
             raise BayesattnError("draws must hold posterior['readout'], from which weights are made, got none")
         drawn_readouts = in_order_of_rows(posterior["readout"], tree, model)
         kept = drawn_readouts.isel(draw=slice(thin - 1, None, thin)).values
-        scale = input_scale(arch.input_variance, arch.paths, model.path_inputs.shape[2])
+        scale = input_scale(model.reference.architecture.input_variance, arch.paths, model.path_inputs.shape[2])
         mixed = jnp.asarray(kept).reshape(-1, *kept.shape[2:]) / scale
-    drawn = _weights(flat, mixed, keys, problem_of(model.gaussian_process, arch), shapes, arch.widths)
+    known, priors = model.reference, model.hyperpriors
+    values = {
+        name: jnp.asarray(posterior[name].isel(draw=slice(thin - 1, None, thin)).values) for name in priors.variables
+    }
+    values = {name: value.reshape(len(flat), *value.shape[2:]) for name, value in values.items()}
+    problem = problem_of(known.gaussian_process, known.architecture)
+    drawn = _weights(flat, mixed, keys, values, problem, shapes, arch.widths)
     coords = {name: points[name] for name in ("chain", "draw")}
     import xarray
 
@@ -112,12 +119,13 @@ def weights(
 
 
 @partial(jax.jit, static_argnames=("shapes", "widths"))
-def _weights(points, mixed, keys, problem: Problem, shapes: Shapes, widths: tuple[int, ...]) -> Sites:
+def _weights(points, mixed, keys, values: Values, problem: Problem, shapes: Shapes, widths: tuple[int, ...]) -> Sites:
     def one(draw):
-        point, projected, key = draw
-        return weights_at(point, projected, key, problem, shapes, widths)
+        point, projected, key, given = draw
+        drawn = weights_at(point, projected, key, at_values(problem, given), shapes, widths)
+        return in_units(drawn, scale_of(problem.variances[0], given))
 
-    return jax.lax.map(one, (points, mixed, keys))
+    return jax.lax.map(one, (points, mixed, keys, values))
 
 
 def weights_at(

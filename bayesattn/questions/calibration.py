@@ -23,7 +23,7 @@ from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, ranks_among, uniform_probability
 from bayesattn.errors import BayesattnError
-from bayesattn.models import Model, collapsed, parameterisation_of
+from bayesattn.models import Model, parameterisation_of
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
@@ -122,9 +122,14 @@ def simulate(model: NetworkPosterior, simulations: int, seed: int = 0) -> Simula
         seed: same seed, same simulations.
 
     Raises:
-        ValueError: fewer than one simulation.
+        ValueError: fewer than one simulation; numbers with priors and a compressed dataset.
     """
     positive_integer("simulations", simulations)
+    if model.compressed is not None and model.has_priors:
+        raise BayesattnError(
+            "model must have known numbers to be simulated with a compressed dataset, whose unexplained labels are not"
+            f" drawn, got priors of {' and '.join(model.hyperpriors.names)}"
+        )
     network = parameterisation_of(model, model.weight_space).of(model)
 
     def one(key):
@@ -250,7 +255,8 @@ def joint_test(
     # Neither the transition nor its whitening may depend on the drawn labels. Whitening is by the prior, or by the model's
     # own labels if outputs are sampled.
     by_whitening = job.parameterisation == "collapsed"
-    prepared = collapsed.prepare(model, "prior") if by_whitening and has_fixed_attention(model) else {}
+    kind = parameterisation_of(model, job.parameterisation)
+    prepared = kind.prepare(model, "prior") if by_whitening and has_fixed_attention(model) else {}
     ready = plan(simulated, job, prepared, other_labels=True)
     options, posterior = _tuned_options(ready, job, warmup, tuning_key), ready.posterior
 
@@ -289,7 +295,7 @@ def joint_test(
     fresh = jax.random.split(fresh_key, (10, chains))
     before = np.concatenate([np.asarray(functions(*exact(keys))) for keys in fresh])
     entries = [name for name in quantity_names(model) if name.startswith("U")]
-    names = [*entries, *_invariant_names(model), model.likelihood.statistic_name, "log likelihood"]
+    names = [*entries, *_names_of_others(model), model.likelihood.statistic_name, "log likelihood"]
     return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after), level)
 
 
@@ -305,18 +311,17 @@ def _tuned_options(ready: Plan, job: Job, warmup: int, key: Array) -> PlainDict:
 
 
 def _tested(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:
-    """Functions of one draw and its labels that the joint test compares: entries of U, invariants, two scalars."""
+    """Functions of one draw and its labels that the joint test compares: entries of U, invariants, numbers, two scalars."""
     entries = drawn["order_parameter"][np.tril_indices(model.architecture.rows)]
-    of_heads = [invariants(drawn)] if "queries_1" in drawn else []
     scalars = jnp.stack([model.likelihood.statistic(labels), _log_likelihood(drawn, labels, model)])
-    return jnp.concatenate([entries, *of_heads, scalars])
+    return jnp.concatenate([entries, *_others(drawn, model), scalars])
 
 
 def quantity_names(model: NetworkPosterior) -> list[str]:
     """Names of the ranked quantities: entries of U by path numbers, their correlations, predictions, log p(Y | U).
 
-    If queries and keys are sampled too, their invariants come before the last one. If the likelihood is not Gaussian, the
-    last one is log p(Y | f).
+    If queries and keys are sampled too, their invariants come before the last one, and so do numbers with priors. If the
+    likelihood is not Gaussian, the last one is log p(Y | f).
 
     Correlations U_ij / sqrt(U_ii U_jj) keep their sign, so they reveal chains that cannot cross from one sign to the other.
     """
@@ -325,11 +330,18 @@ def quantity_names(model: NetworkPosterior) -> list[str]:
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
     shape = (min(RANKED_PREDICTIONS, model.test_examples), *model.architecture.output_axes)
     predictions = ["f " + ",".join(str(axis + 1) for axis in entry) for entry in np.ndindex(shape)]
-    return [*entries, *correlations, *predictions, *_invariant_names(model), "log likelihood"]
+    return [*entries, *correlations, *predictions, *_names_of_others(model), "log likelihood"]
 
 
-def _invariant_names(model: NetworkPosterior) -> list[str]:
-    return [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
+def _others(drawn: dict[str, Array], model: NetworkPosterior) -> list[Array]:
+    """Invariants of queries and keys, if these are sampled, and numbers that have priors."""
+    of_heads = [] if has_fixed_attention(model) else [invariants(drawn)]
+    return of_heads + ([model.hyperpriors.listed(drawn)] if model.has_priors else [])
+
+
+def _names_of_others(model: NetworkPosterior) -> list[str]:
+    of_heads = [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
+    return [*of_heads, *model.hyperpriors.names]
 
 
 def narrow_model(temperature: float = 0.01) -> Model:
@@ -400,8 +412,7 @@ def _ranked(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> 
     correlations = jnp.round(order_parameter / jnp.outer(deviations, deviations), 9)
     parts = [order_parameter[np.tril_indices(len(deviations))], correlations[np.tril_indices(len(deviations), -1)]]
     parts += [] if prediction is None else [prediction[:RANKED_PREDICTIONS].ravel()]
-    parts += [invariants(drawn)] if "queries_1" in drawn else []
-    return jnp.concatenate([*parts, _log_likelihood(drawn, labels, model)[None]])
+    return jnp.concatenate([*parts, *_others(drawn, model), _log_likelihood(drawn, labels, model)[None]])
 
 
 def _log_likelihood(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:

@@ -120,7 +120,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
     if job.sampler in MINIBATCHED and isinstance(model, NetworkPosterior):
-        require_by_example(model.likelihood, np.asarray(model.labels), f"sampler {job.sampler!r}")
+        require_by_example(model.reference.likelihood, np.asarray(model.labels), f"sampler {job.sampler!r}")
     pair = external.is_pair(job.kernel)
     if pair and other_labels:
         raise BayesattnError(
@@ -132,7 +132,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     if prepared is None:
         prepared = kind.prepare(model)
         # A pair has the coordinates of `log_density`.
-        if not pair and job.parameterisation == "collapsed" and has_fixed_attention(model):
+        if not pair and job.parameterisation == "collapsed" and has_fixed_attention(model) and not model.has_priors:
             prepared = curvature.refined(model, prepared)
     arrays = {name: array for name, array in prepared.items() if name != "replicas"}
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **arrays)

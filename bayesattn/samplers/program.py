@@ -112,7 +112,7 @@ def program(
         kept = {
             name: value
             for name, value in values.items()
-            if quantity_of(name) in (*keep, ALWAYS_KEPT) or name in weights
+            if quantity_of(name) in (*keep, ALWAYS_KEPT) or name in weights or name in posterior.numbers
         }
         statistics = described.statistics(state)
         if "lp" not in statistics:

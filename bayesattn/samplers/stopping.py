@@ -112,8 +112,8 @@ def warn_of_few_trips(statistics: PlainMapping, count: int) -> None:
 def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
     """Warn if the first `count` draws of each chain disagree between chains, or hold few effective draws.
 
-    Judged are entries of U (or of the latent), predictions and readouts, at most 50 of each. `bayesattn.diagnose` says
-    more, and has stricter thresholds.
+    Judged are entries of U (or of the latent), predictions, readouts and numbers with priors, at most 50 of each.
+    `bayesattn.diagnose` says more, and has stricter thresholds.
     """
     import arviz_stats
     import xarray as xr
@@ -121,7 +121,9 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
     if count < DRAWS_AT_FIRST_CHECK:
         return
     judged = [entries(posterior, count)] if set(CENTRAL) & posterior.keys() else []
-    for name in [name for name in ("prediction", "readout") if name in posterior]:
+    # Numbers that have priors are one, or a few, for each draw.
+    numbers = [name for name, values in posterior.items() if values.ndim == len(("chain", "draw"))]
+    for name in [*numbers, *(name for name in ("prediction", "readout", "variances") if name in posterior)]:
         values = np.asarray(posterior[name][:, :count])
         judged.append(values.reshape(*values.shape[:2], -1))
     worst, least = 1.0, np.inf

@@ -13,7 +13,8 @@ from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError
-from bayesattn.likelihoods import BY_NAME
+from bayesattn.likelihoods import BY_NAME, Categorical, Gaussian
+from bayesattn.models import hyperpriors
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
@@ -42,7 +43,7 @@ def load_model(
     Args:
         name: name such as "hidden_markov" (see `ready_models`), or a path that ends in .toml.
         width: replaces all widths.
-        temperature: replaces T.
+        temperature: replaces T, or its prior.
         seed: replaces the seed of the task's data; not allowed if the data come from a file.
         task: replaces entries of [task], such as {"noise_orthogonal": 2.0}.
 
@@ -57,6 +58,7 @@ def load_model(
         content["architecture"] = {key: value for key, value in shape.items() if key != "widths"} | {"width": width}
     if temperature is not None:
         content["temperature"] = temperature
+        content["priors"] = {name: prior for name, prior in _table(content, "priors").items() if name != "temperature"}
     return _build(_validated(content), file)
 
 
@@ -138,7 +140,13 @@ def _architecture(table: ModelTable, heads: Sequence[int], outputs: int) -> Arch
     shape, depth = table.architecture, len(heads)
     widths = shape.widths if shape.widths is not None else [shape.width or 1] * (depth + 1)
     variances = shape.variances if shape.variances is not None else [1.0] * (depth + 2)
+    variances = hyperpriors.restored(table.priors.model_dump()).get("variances") or variances
     return Architecture(tuple(heads), tuple(widths), tuple(variances), tuple(shape.skips or ()), outputs)
+
+
+def _likelihood(table: ModelTable) -> Gaussian | Categorical:
+    temperature: Any = hyperpriors.restored(table.priors.model_dump())["temperature"] or table.temperature
+    return BY_NAME[table.observation](temperature)
 
 
 def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosterior:
@@ -149,7 +157,7 @@ def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosteri
             f"architecture.outputs must be {outputs} of task {task['name']!r}, or be left out, got"
             f" {table.architecture.outputs}"
         )
-    likelihood = BY_NAME[table.observation](table.temperature)
+    likelihood = _likelihood(table)
     if table.attention is None:
         layers = [len(layer) for layer in data.head_names]
         if table.architecture.heads not in (None, layers):
@@ -159,7 +167,7 @@ def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosteri
             )
         arch = _architecture(table, layers, outputs)
         shape = {"widths": arch.widths, "variances": arch.variances, "skips": arch.skips}
-        model = Model.from_tokens(data, temperature=table.temperature, name=file.stem, **shape)
+        model = Model.from_tokens(data, temperature=likelihood.temperature, name=file.stem, **shape)
         return model.replace(task=task, likelihood=likelihood)
     heads = table.architecture.heads or [len(layer) for layer in data.head_names]
     return AttentionModel(
@@ -205,7 +213,7 @@ def _of_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
         arrays["compressed"] = Compressed.open(stored)
     return Model(
         architecture=arch,
-        likelihood=BY_NAME[table.observation](table.temperature),
+        likelihood=_likelihood(table),
         head_names=task.head_names,
         output_names=task.output_names,
         name=file.stem,

@@ -86,15 +86,36 @@ class ValidateTable(Table):
     draws: PositiveInt = 1000
 
 
+class PriorsTable(Table):
+    """Table [priors]: distributions in place of numbers, such as {distribution = "LogNormal", loc = -2.0, scale = 1.0}.
+
+    `variances` has a number or a distribution for each layer, in the order of [architecture].
+    """
+
+    temperature: PlainDict | None = None
+    variances: list[PositiveFloat | PlainDict] | None = None
+
+
 class ModelTable(Table):
     """Complete model file; [task] is an `ArraysTable`, or holds the name of a ready task and arguments of its dataclass."""
 
-    temperature: PositiveFloat
+    temperature: PositiveFloat | None = None
+    priors: PriorsTable = PriorsTable()
     observation: Literal["gaussian", "categorical"] = "gaussian"
     architecture: ArchitectureTable
     attention: AttentionTable | None = None
     task: PlainDict
     validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
+
+    @model_validator(mode="after")
+    def _one_temperature(self):
+        if self.temperature is None and self.priors.temperature is None:
+            raise BayesattnError("needs temperature, or priors.temperature in its place")
+        if self.temperature is not None and self.priors.temperature is not None:
+            raise BayesattnError("needs temperature or priors.temperature, and not both")
+        if self.priors.variances is not None and self.architecture.variances is not None:
+            raise BayesattnError("needs architecture.variances or priors.variances, and not both")
+        return self
 
 
 TableKind = TypeVar("TableKind", bound=BaseModel)

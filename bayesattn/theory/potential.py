@@ -52,7 +52,7 @@ class Problem(NamedTuple):
 
 def problem_of(process: GaussianProcess, arch: Architecture) -> Problem:
     """Arrays of the posterior of a network."""
-    widths, variances = jnp.asarray(np.array(arch.widths, float)), jnp.asarray(np.array(arch.variances))
+    widths, variances = jnp.asarray(np.array(arch.widths, float)), jnp.asarray(np.array(arch.known_variances))
     return Problem(process, widths, variances, skips=arch.optional_skips)
 
 
@@ -157,6 +157,16 @@ class Whitening(NamedTuple):
             return jnp.linalg.slogdet(self.scale)[1]
         along = 0.0 if self.shrinks is None else jnp.sum(jnp.log(self.shrinks))
         return jnp.sum(jnp.log(self.scale)) + along
+
+    def extended(self, centre: Point, scale: Point) -> "Whitening":
+        """Whitening of further coordinates as well, independently of these."""
+        both = jnp.append(self.centre, centre)
+        if self.scale.ndim == 2:
+            return Whitening(both, jax.scipy.linalg.block_diag(self.scale, jnp.diag(scale)))
+        directions = self.directions
+        if directions is not None:
+            directions = jnp.concatenate([directions, jnp.zeros((len(centre), directions.shape[1]))])
+        return Whitening(both, jnp.append(self.scale, scale), directions, self.shrinks)
 
     def _along(self, vector: Point, factors) -> Point:
         """Vector multiplied by `factors` along the directions, and unchanged across them."""

@@ -168,7 +168,7 @@ TOML = {
     "a task that is a number": ("temperature = 0.1\ntask = 3\n[architecture]\nwidth = 3\n", "task"),
     "an architecture that is a list": ('temperature = 0.1\narchitecture = [3]\n[task]\nname = "splice"\n', "arch"),
     "no task": ("temperature = 0.1\n[architecture]\nwidth = 3\n", "task"),
-    "no temperature": (GOOD.replace("temperature = 0.1", ""), "temperature: Field required"),
+    "no temperature": (GOOD.replace("temperature = 0.1", ""), "needs temperature, or priors.temperature in its place"),
     "a task without a name": (GOOD.replace('name = "hidden_markov"', "tokens = 5"), "task.name", "got none"),
     "a task of another name": (GOOD.replace("hidden_markov", "mnist"), "task.name must be one of", "got 'mnist'"),
     "a misspelt task": (GOOD.replace("hidden_markov", "hiden_markov"), "did you mean 'hidden_markov'?"),

@@ -82,7 +82,7 @@ def test_what_cannot_be_is_refused_before_anything_is_drawn(heads, model_file, t
 def test_other_likelihoods_have_scores_alone(heads, zoo):
     run = zoo.run("classes")
     assert "Lost without" not in heads(run)
-    message = "--exact and --remove need a network with fixed attention and Gaussian labels"
+    message = "--exact and --remove need a network with fixed attention, Gaussian labels and known numbers"
     assert message in heads(run, "--exact", fails=True)
 
 

@@ -103,7 +103,7 @@ def calibrate(
     content = {
         "model": model,
         "width": case.architecture.widths[0],
-        "temperature": case.temperature,
+        "temperature": case.table()["temperature"],
         "data_seed": data_seed,
         "parameterisation": parameterisation.value,
         "chains": chains,

@@ -9,13 +9,14 @@ import typer
 import bayesattn as ba
 from bayesattn._util.checks import positive_integer
 from bayesattn._util.plain_values import PlainDict
-from bayesattn._util.text import cell, with_error
+from bayesattn._util.text import UNKNOWN, cell, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
 from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import heads_figure
 from bayesattn.jobs.tables import losses_table
-from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.hyperpriors import shown_prior
+from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.questions.heads import Heads, Losses, Removal, predicted_losses
 from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
@@ -65,11 +66,11 @@ def heads(
         "--draws": draws != DRAWS,
     }
     case, folder, run = _opened(model, given, [option for option, other in sampling.items() if other])
-    possible = has_fixed_attention(case) and case.likelihood.conjugate
-    if not possible and (exact or remove):
+    if not case.has_theory and (exact or remove):
+        priors = f", and priors of {' and '.join(case.hyperpriors.names)}" if case.has_priors else ""
         raise BayesattnError(
-            "--exact and --remove need a network with fixed attention and Gaussian labels, got"
-            f" {type(case).__name__} with {case.likelihood!r}"
+            "--exact and --remove need a network with fixed attention, Gaussian labels and known numbers, got"
+            f" {type(case).__name__} with {type(case.likelihood).__name__} labels{priors}"
         )
     if run is None:
         job: PlainDict = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
@@ -107,7 +108,7 @@ def _lost(
     drawn: "xr.DataTree", case: NetworkPosterior, exact: bool, remove: bool, quiet: bool, seed: int
 ) -> tuple[Losses | None, Removal | None]:
     """Losses without each head, if theory or sampling can compute them, and the order of removal, if requested."""
-    if not has_fixed_attention(case) or not case.likelihood.conjugate:
+    if not isinstance(case, Model) or not case.has_theory:
         return None, None
     with screen.working("networks without a head", quiet) as bar:
         if exact:
@@ -129,7 +130,7 @@ def _content(
     def scores(of: Heads) -> list[PlainDict]:
         return rows(of, **{f"among_{least}_least": of.probability_among_least(min(least, len(of.names)))})
 
-    content: PlainDict = {"model": case.name, "size": case.size, "temperature": case.temperature}
+    content: PlainDict = {"model": case.name, "size": case.size, "temperature": case.table()["temperature"]}
     content |= {"heads": scores(found), "paths": scores(paths)}
     if losses is not None:
         content["losses"] = rows(losses)
@@ -156,7 +157,8 @@ def _print(
         | {"P(least)": f"{found.probability_least[at]:.2f}", f"P({least} least)": f"{among[at]:.2f}"}
         for at, name in enumerate(names)
     ]
-    screen.print_table(f"Heads of {case.name}, {case.size}, T = {cell(case.temperature, 'g')}", rows, ["head"])
+    temperature = UNKNOWN if case.temperature is None else shown_prior(case.temperature)
+    screen.print_table(f"Heads of {case.name}, {case.size}, T = {temperature}", rows, ["head"])
     screen.say(
         "score: weight in U relative to the greatest, posterior mean ± sd; head: layer (from 1, as read) and name"
     )

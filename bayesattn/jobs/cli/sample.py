@@ -98,13 +98,22 @@ def sample(
     if not run.drawn:
         screen.say_where(f"{out} has no draws of all chains yet: run the same command to continue")
         raise typer.Exit(screen.CANNOT_TELL)
-    rows = [row for row in run.summary() if row["quantity"] == "order_parameter"]
+    summary = run.summary()
+    rows = [row for row in summary if row["quantity"] == "order_parameter"]
+    numbers = [row for row in summary if row["quantity"] in case.hyperpriors.variables]
     diagnostics = run.diagnose()
     if as_json:
         screen.print_json(
             {"out": str(out), "identity": run.identity, "order_parameter": rows, "diagnostics": diagnostics.to_dict()}
+            | ({"numbers": numbers} if numbers else {})
         )
         return
+    if numbers:
+        named = [
+            {"number": _named(row), "mean": with_error(row["mean"], row["error"])} | cells(row, COLUMNS)
+            for row in numbers
+        ]
+        screen.print_table(f"Numbers that have priors, {case.size}", named, ["number"])
     if rows:
         _print_entries(case, rows, show_all)
     screen.say(diagnostics.overall())
@@ -125,6 +134,11 @@ def sample(
     screen.say_where(
         f"{out} {'was already complete' if complete else 'is complete'}: {run.drawn} draws of {chains} chains"
     )
+
+
+def _named(row: PlainDict) -> str:
+    which = row.get("variance")
+    return row["quantity"] if which is None else "product of the variances" if which == "product" else which
 
 
 def _print_entries(case: NetworkPosterior, entries: list[PlainDict], show_all: bool) -> None:

@@ -53,6 +53,8 @@ def theory(
     if not has_fixed_attention(first):
         _print_attentions(cast(list[AttentionModel], cases), seed, as_json)
         return
+    for case in cases:
+        case.require_numbers()
     for case in cases if evidence else ():
         refuse_many("the evidence", layer_shapes(case.architecture), "use fewer heads or narrower layers")
     with screen.bars(quiet=as_json) as shown:

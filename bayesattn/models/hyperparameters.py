@@ -1,0 +1,342 @@
+"""Parameterisations of posteriors whose temperature or variances have priors: their values are sampled as well.
+
+Given these values, each is a parameterisation of a posterior whose numbers are known. In collapsed coordinates the Bartlett
+factors have the same prior whatever the variances, F and K(U) + T I move with them, and one affine map whitens all
+coordinates together. Weights keep their own prior, whose width moves.
+"""
+
+import abc
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Int, Key
+
+from bayesattn._util.plain_values import PlainDict, PlainMapping
+from bayesattn.kernels.gaussian_process import ResidualExamples
+from bayesattn.models import collapsed
+from bayesattn.models.collapsed import Collapsed, WithOutputs
+from bayesattn.models.hyperpriors import (
+    VARIANCES,
+    HyperPrior,
+    Hyperpriors,
+    Values,
+    at_values,
+    fields_of,
+    in_units,
+    scale_of,
+)
+from bayesattn.models.model import Model
+from bayesattn.models.parameterisation import Parameterisation, Sites
+from bayesattn.models.path import Path
+from bayesattn.models.priors import draws_of
+from bayesattn.models.token import Token
+from bayesattn.theory import bartlett
+from bayesattn.theory.minimise import Local, minimum
+from bayesattn.theory.mode import spanning
+from bayesattn.theory.potential import Problem, Shapes, Whitening, local_potential
+from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, NotConverged
+
+MOST_NEWTON_STEPS = 200
+"""Most steps of the search for the mode of all coordinates."""
+HYPER = "hyperparameters"
+"""Site of the position of what is not known, in parameterisations by weights."""
+
+
+class WithHyperparameters(Parameterisation):
+    """Posterior of a network and of its hyperparameters, the numbers that have priors, by a parameterisation given these.
+
+    Args:
+        known: parameterisation at some values, the medians of the priors.
+        priors: priors of what is not known.
+    """
+
+    kind: ClassVar[Any]
+    """Parameterisation of the network."""
+
+    known: Any
+    priors: Hyperpriors
+
+    @abc.abstractmethod
+    def given(self, sites: Sites) -> tuple[Any, Sites, Values]:
+        """Parameterisation at the values of a draw, the sites that it takes, and the values by variable."""
+
+    @classmethod
+    def bytes_needed(cls, model: Model, chains: int) -> int:
+        """Lower bound on the memory in bytes, that of a network whose numbers are known."""
+        return cls.kind.bytes_needed(model.reference, chains)
+
+    def with_float32_gradients(self) -> "WithHyperparameters":
+        """Same posterior, with gradients of the log density in float32; raises ValueError where there are none."""
+        return replace(self, known=self.known.with_float32_gradients())
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Variables of draws that are numbers with a prior."""
+        return self.priors.variables
+
+    @property
+    def options(self) -> PlainDict:
+        """Defaults of sampler options."""
+        return self.known.options
+
+    def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
+        """Quantities of the network, and the values of what is not known."""
+        known, inner, values = self.given(sites)
+        return self._in_units(known.quantities(inner, key), values) | values
+
+    def central(self, sites: Sites) -> Sites:
+        """Order parameter U, and the values of what is not known."""
+        known, inner, values = self.given(sites)
+        return self._in_units(known.central(inner), values) | values
+
+    def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
+        """All weights of the network."""
+        known, inner, values = self.given(sites)
+        return self._in_units(known.weights_of(inner, key), values)
+
+    def predictions_of(self, weights: Sites) -> Sites:
+        """Readout of path inputs, if kept, and f on the test examples."""
+        return self.known.predictions_of(weights)
+
+    def draw_labels(self, key: Key[Array, ""], sites: Sites) -> Array:
+        """Labels drawn given the sites."""
+        known, inner, _ = self.given(sites)
+        return known.draw_labels(key, inner)
+
+    def with_labels(self, labels: Array) -> "WithHyperparameters":
+        """Same posterior with other labels."""
+        return replace(self, known=self.known.with_labels(labels))
+
+    def _in_units(self, drawn: Sites, values: Values) -> Sites:
+        """Quantities of a parameterisation `given` values, in the units of the network."""
+        return drawn
+
+
+class HyperWeights(WithHyperparameters):
+    """All weights, and the position of what is not known, each under its prior.
+
+    Args:
+        residual: examples whose outputs are 0 whatever the weights, of a compressed dataset: their labels tell of T.
+    """
+
+    residual: ResidualExamples | None = eqx.field(default=None, kw_only=True)
+
+    @classmethod
+    def of(
+        cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
+    ) -> "HyperWeights":
+        """Posterior of a model."""
+        known = cls.kind.of(model.reference, weights=weights, all_examples=all_examples)
+        residual = None if model.compressed is None else model.compressed.residual
+        return cls(known, model.hyperpriors, residual=residual)
+
+    def given(self, sites: Sites) -> tuple[Path, Sites, Values]:
+        """Parameterisation at the values of a draw, the weights, and the values."""
+        values = self.priors.values(sites[HYPER])
+        inner = {name: value for name, value in sites.items() if name != HYPER}
+        likelihood = replace(self.known.likelihood, **fields_of(values))
+        variances = values.get(VARIANCES, self.known.variances)
+        return replace(self.known, likelihood=likelihood, variances=variances), inner, values
+
+    def program(self) -> None:
+        """NumPyro program: what is not known, then the weights and labels given it."""
+        position = jnp.asarray(numpyro.sample(HYPER, HyperPrior(self.priors)))
+        known = self.given({HYPER: position})[0]
+        known.program()
+        if self.residual is not None:
+            likelihood: Any = known.likelihood  # Gaussian, as of all compressed datasets.
+            labels, temperature = self.residual.examples * math.prod(known.output_axes), likelihood.temperature
+            energy = labels * jnp.log(2 * jnp.pi * temperature) + self.residual.square / temperature
+            numpyro.factor("residual", -energy / 2)
+
+    def initial(self, key: Key[Array, ""]) -> Sites:
+        """Draw from the prior."""
+        return self.draw_prior(key)
+
+    @jax.jit
+    def draw_prior(self, key: Key[Array, ""]) -> Sites:
+        """Position and weights drawn from the prior."""
+        hyper_key, key = jax.random.split(key)
+        sites = {HYPER: self.priors.draw(hyper_key)}
+        return sites | self.given(sites)[0].draw_prior(key)
+
+    def minibatch(self, chosen: Int[Array, " chosen"]) -> "HyperWeights":
+        """Posterior of a minibatch of examples, with the log likelihood scaled to all examples."""
+        return replace(self, known=self.known.minibatch(chosen))
+
+
+class HyperPath(HyperWeights):
+    """`Path` with hyperparameters."""
+
+    kind: ClassVar[type[Path]] = Path
+    minibatches: ClassVar[bool] = Path.minibatches
+    memory_advice: ClassVar[str] = Path.memory_advice
+
+
+class HyperToken(HyperWeights):
+    """`Token` with hyperparameters."""
+
+    kind: ClassVar[type[Path]] = Token
+    minibatches: ClassVar[bool] = Token.minibatches
+    needs_tokens: ClassVar[bool] = Token.needs_tokens
+    memory_advice: ClassVar[str] = Token.memory_advice
+
+
+class JointPrior(dist.Distribution):
+    """Prior of whitened Bartlett coordinates and positions of what is not known."""
+
+    support = dist.constraints.real_vector  # pyright: ignore[reportAssignmentType]
+    pytree_data_fields = ("posterior",)
+
+    def __init__(self, posterior: "HyperCollapsed", *, validate_args=None):
+        self.posterior = posterior
+        super().__init__((), (posterior.whitening.centre.shape[-1],), validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        """Draws from the prior."""
+        return draws_of(self.posterior.draw_joint, key, sample_shape)
+
+    def log_prob(self, value):
+        """Log density of whitened coordinates."""
+        posterior = self.posterior
+        point, position = posterior.split(value)
+        prior = bartlett.log_prior(point, posterior.known.shapes, posterior.known.problem.widths)
+        return prior + posterior.priors.log_density(position) + posterior.whitening.log_volume()
+
+
+class HyperCollapsed(WithHyperparameters):
+    """`Collapsed` with hyperparameters.
+
+    Args:
+        whitening: whitening of the Bartlett coordinates, followed by the position of what is not known.
+    """
+
+    kind: ClassVar[type[Collapsed]] = Collapsed
+
+    whitening: Whitening
+
+    @classmethod
+    def prepare(cls, model: Model, whitening: str = "laplace") -> dict[str, Array]:
+        """Centre and scale of all whitened coordinates, and those of the latents and the order of rows.
+
+        "laplace" is around the mode of all coordinates together, with the curvature there; "prior" is by the prior.
+        """
+        network, priors = model.reference, model.hyperpriors
+        try:
+            arrays = collapsed.prepare(network, whitening)
+        except NotConverged:  # At the medians of the priors, which may be far from the posterior.
+            arrays = collapsed.prepare(network, "prior")
+        spread = priors.spread()
+        found = _whitening(arrays).extended(priors.position(priors.medians), spread)
+        many = len(found.centre) > MOST_COORDINATES_FOR_HESSIAN
+        if network.likelihood.conjugate and whitening == "laplace" and not many:
+            problem = Collapsed.of(network, **_without_whitening(arrays, 0)).problem
+            laplace = _laplace(problem, priors, found.centre, spread, collapsed.structure(network))
+            found = laplace if np.isfinite(laplace.log_volume()) else found
+        others = {name: array for name, array in arrays.items() if name not in Whitening._fields}
+        return others | {name: array for name, array in found._asdict().items() if array is not None}
+
+    @classmethod
+    def of(
+        cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
+    ) -> "HyperCollapsed":
+        """Posterior of a model, with the arrays of `prepare`."""
+        inner = _without_whitening(prepared, len(model.hyperpriors))
+        known = Collapsed.of(model.reference, weights=weights, all_examples=all_examples, **inner)
+        return cls(known, model.hyperpriors, _whitening(prepared))
+
+    def with_prepared(self, prepared: PlainMapping) -> "HyperCollapsed":
+        """Same posterior in other coordinates."""
+        known = self.known.with_prepared(_without_whitening(prepared, len(self.priors)))
+        return replace(self, known=known, whitening=_whitening(prepared))
+
+    def split(self, whitened: Array) -> tuple[Array, Array]:
+        """Bartlett coordinates and position of what is not known, from whitened coordinates."""
+        joint = self.whitening.point(whitened)
+        return joint[: -len(self.priors)], joint[-len(self.priors) :]
+
+    def given(self, sites: Sites) -> tuple[Collapsed, Sites, Values]:
+        """Parameterisation at the values of a draw, its sites, and the values."""
+        point, position = self.split(sites["whitened"])
+        values = self.priors.values(position)
+        known = replace(self.known, problem=at_values(self.known.problem, values))
+        if isinstance(known, WithOutputs):
+            known = replace(known, likelihood=replace(known.likelihood, **fields_of(values)))
+        return known, sites | {"whitened": point}, values
+
+    def program(self) -> None:
+        """NumPyro program: whitened coordinates of all that is sampled, labels given them."""
+        whitened = jnp.asarray(numpyro.sample("whitened", JointPrior(self)))
+        known, inner, _ = self.given({"whitened": whitened})
+        known.observe(known.factor(inner))
+
+    def initial(self, key: Key[Array, ""]) -> Sites:
+        """Draw from the Gaussian approximation of the posterior by the whitening."""
+        point_key, hyper_key = jax.random.split(key)
+        sites = self.known.initial(point_key)
+        return sites | {"whitened": jnp.append(sites["whitened"], jax.random.normal(hyper_key, (len(self.priors),)))}
+
+    def draw_joint(self, key: Key[Array, ""]) -> Array:
+        """Whitened coordinates drawn from the prior."""
+        point_key, hyper_key = jax.random.split(key)
+        point = bartlett.sample_prior(point_key, self.known.shapes, self.known.problem.widths)
+        return self.whitening.whitened(jnp.append(point, self.priors.draw(hyper_key)))
+
+    @jax.jit
+    def draw_prior(self, key: Key[Array, ""]) -> Sites:
+        """Whitened coordinates, and latents of the outputs if there are any, drawn from the prior."""
+        joint_key, key = jax.random.split(key)
+        sites = {"whitened": self.draw_joint(joint_key)}
+        known, inner, _ = self.given(sites)
+        return sites | known.draw_latents(key, inner)
+
+    def _in_units(self, drawn: Sites, values: Values) -> Sites:
+        """U and weights; those given have the s_0 of the features, and an s_a that makes up for it."""
+        return in_units(drawn, scale_of(self.known.problem.variances[0], values))
+
+
+def _whitening(prepared: PlainMapping) -> Whitening:
+    return Whitening(**{name: jnp.asarray(prepared[name]) for name in Whitening._fields if name in prepared})
+
+
+def _without_whitening(prepared: PlainMapping, hyperparameters: int) -> PlainDict:
+    """Arrays of `prepare` for a parameterisation whose whitened coordinates are the Bartlett coordinates themselves."""
+    size = len(prepared["centre"]) - hyperparameters
+    others = {name: array for name, array in prepared.items() if name not in Whitening._fields}
+    return others | {"centre": jnp.zeros(size), "scale": jnp.ones(size)}
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _laplace(problem: Problem, priors: Hyperpriors, start: Array, spread: Array, shapes: Shapes) -> Whitening:
+    """Whitening around the mode of Bartlett coordinates and positions together; its volume is NaN if there is none."""
+    origin, stretch = bartlett.affine_from_whitened(shapes, problem.widths)
+    size = len(origin)
+    stretch = jnp.append(stretch, spread)
+
+    def potential(joint: Array) -> Array:
+        point, position = joint[:size], joint[size:]
+        here = at_values(problem, priors.values(position))
+        prior = bartlett.log_prior(point, shapes, problem.widths) + priors.log_density(position)
+        return -here.process.log_density(here.factor(point, shapes)) - prior
+
+    def local(scaled: Array) -> Local:
+        joint = stretch * scaled
+        here = at_values(problem, priors.values(joint[size:]))
+        # Curvature in Bartlett coordinates does not involve the examples; few further rows are derivatives of the gradient.
+        of_network = local_potential(here, shapes)(joint[:size])
+        directions = jnp.eye(len(joint))[size:]
+        rows = jax.vmap(lambda along: jax.jvp(jax.grad(potential), (joint,), (along,))[1])(directions)
+        hessian = jnp.block([[of_network.hessian, rows[:, :size].T], [rows]])
+        value, gradient = jax.value_and_grad(potential)(joint)
+        return Local(value, stretch * gradient, hessian * jnp.outer(stretch, stretch))
+
+    best, at, _, _ = minimum(lambda scaled: potential(stretch * scaled), local, start / stretch, MOST_NEWTON_STEPS)
+    return Whitening(stretch * best, stretch[:, None] * spanning(at.hessian))

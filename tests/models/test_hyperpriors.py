@@ -1,0 +1,348 @@
+"""Temperature, other numbers of a likelihood, and variances with priors of their own.
+
+Densities are held against plain NumPy at values of all of them, draws against prior draws weighed by the likelihood.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import xarray as xr
+from scipy import stats
+
+import bayesattn as ba
+from bayesattn.models import hyperparameters, path
+from bayesattn.models.hyperparameters import HYPER
+from bayesattn.models.hyperpriors import table_of
+from bayesattn.models.parameterisation import NO_FLOAT32
+from bayesattn.models.stored_model import described as description_of
+from bayesattn.models.stored_model import model_in, restored
+from bayesattn.network import effective_weights
+from bayesattn.questions import calibration
+from tests import dense
+from tests.conftest import relative_error
+from tests.models.test_dense import POINTS, require_equal
+from tests.models.test_extended import extended_model
+from tests.posteriors import tiny_model, weighed_mean
+from tests.statistics import agree, likely
+
+T, S_0, S_A = dist.LogNormal(-0.7, 0.6), dist.InverseGamma(4.0, 3.0), dist.LogNormal(0.1, 0.4)
+EXACT = {T: stats.norm(-0.7, 0.6), S_A: stats.norm(0.1, 0.4), S_0: stats.loggamma(4.0)}
+"""Laws of log T and log s_a^2, and of log(3 / s_0^2)."""
+
+
+def two_heads():
+    return tiny_model(heads=(2,), widths=(3, 3)).replace(temperature=T, variances=(S_0, 0.9, S_A))
+
+
+def two_layers():
+    """Smaller labels, which more prior draws explain."""
+    model = tiny_model(heads=(1, 2), widths=(3, 3, 3), variances=(1.0,) * 4)
+    return model.replace(temperature=T, variances=(1.2, S_0, 0.8, S_A), labels=model.labels / 3)
+
+
+NETWORKS = {
+    "two heads": two_heads,
+    "N_1 = 1": lambda: tiny_model(widths=(1, 4)).replace(temperature=T, variances=(S_0, 0.9, 1.1)),
+    "a skip and two outputs": lambda: extended_model("a skip and two outputs", temperature=1.0).replace(temperature=T),
+    "two layers": two_layers,
+}
+
+
+def log_prior_of(priors, position):
+    """Log density of a position, whose entries are logarithms."""
+    laws = [
+        EXACT[prior].logpdf(np.log(3) - at if prior is S_0 else at) for prior, at in zip(priors, position, strict=True)
+    ]
+    return np.sum(laws)
+
+
+def known_at(model, position):
+    """The model at a position, by `replace` alone."""
+    values = iter(np.exp(position))
+    temperature = next(values)
+    variances = [next(values) if isinstance(each, dist.Distribution) else each for each in model.architecture.variances]
+    return model.replace(temperature=temperature, variances=variances)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_weights_and_numbers(name):
+    model, rng = NETWORKS[name](), np.random.default_rng(0)
+    priors, features = model.hyperpriors.priors, model.path_inputs.shape[2]
+    positions = rng.normal(size=(POINTS, len(priors)))
+    networks = [known_at(model, at).architecture for at in positions]
+    sites = [
+        dense.random_weights(arch, features, rng) | {HYPER: at} for arch, at in zip(networks, positions, strict=True)
+    ]
+
+    def log_density(site):
+        weights = {name: value for name, value in site.items() if name != HYPER}
+        known = known_at(model, site[HYPER])
+        prior = dense.log_prior_of_weights(known.architecture, weights) + log_prior_of(priors, site[HYPER])
+        return prior + dense.log_likelihood(known, dense.outputs(known.architecture, weights, model.path_inputs))
+
+    found = require_equal(
+        hyperparameters.HyperPath.of(model), sites, log_density, lambda posterior, site: posterior.central(site)
+    )
+    np.testing.assert_allclose(found["temperature"], np.exp(positions[0, 0]), rtol=1e-12)
+    if model.tokens is not None:
+        require_equal(hyperparameters.HyperToken.of(model), sites, log_density)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bartlett_coordinates_and_numbers(name):
+    """U has the variances of the draw, s_0^2 excepted, whatever the scale of the features is."""
+    model, rng = NETWORKS[name](), np.random.default_rng(1)
+    priors = model.hyperpriors.priors
+    size = len(hyperparameters.HyperCollapsed.prepare(model, "prior")["centre"])
+    prepared = {"centre": rng.normal(size=size), "scale": np.eye(size) + 0.1 * rng.normal(size=(size, size))}
+
+    def at(site):
+        joint = prepared["centre"] + prepared["scale"] @ site["whitened"]
+        known = known_at(model, joint[-len(priors) :])
+        bartletts, prior = dense.bartlett(known.architecture, joint[: -len(priors)])
+        factor = dense.factor(known.architecture, bartletts)
+        return known, factor @ factor.T, prior + log_prior_of(priors, joint[-len(priors) :])
+
+    def log_density(site):
+        known, u, prior = at(site)
+        return prior + np.linalg.slogdet(prepared["scale"])[1] + dense.log_evidence(known, u)
+
+    sites = [{"whitened": 0.3 * rng.normal(size=size)} for _ in range(POINTS)]
+    posterior = hyperparameters.HyperCollapsed.of(model, **prepared)
+    found = require_equal(posterior, sites, log_density, lambda posterior, site: posterior.central(site))
+    known, u, _ = at(sites[0])
+    assert relative_error(found["order_parameter"], u) < 1e-12
+    if "variances" in found:
+        np.testing.assert_allclose(found["variances"], known.architecture.variances, rtol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    model = two_heads()
+    return model, ba.sample(model, "nuts", chains=2, warmup=300, draws=2500, seed=1, progress=False)
+
+
+def test_what_is_computed_of_a_draw_is_of_its_numbers(drawn):
+    """Predictions, weights, densities: those of models with these numbers; the model is restored from its draws."""
+    model, tree = drawn
+    few = tree.isel(draw=slice(0, 2), chain=[0])
+    assert model_in(few).fingerprint == model.fingerprint
+    weights, new = ba.weights(few), model.test_path_inputs + 1.0
+    joint = ba.with_groups(few, "log_likelihood", "log_prior", joint=True)
+    for place in range(2):
+        each = few["posterior"].to_dataset().isel(chain=0, draw=place)
+        position = np.log([each["temperature"], each["variances"][0], each["variances"][2]])
+        known, u = known_at(model, position), each["order_parameter"].values
+        found, exact = ba.predict(few.isel(draw=[place]), new), ba.theory.predict(u, known, new)
+        np.testing.assert_allclose(found.mean, exact.mean, rtol=1e-9)
+        np.testing.assert_allclose(found.variance, exact.variance, rtol=1e-9)
+        arch, own = known.architecture, weights.isel(chain=0, draw=place)
+        assert relative_error(dense.order_parameter(arch, {name: own[name].values for name in own}), u) < 1e-10
+        density = joint["log_likelihood"]["labels"].values[0, place]
+        assert abs(density - dense.log_evidence(known, u)) < 1e-8
+        prior = joint["log_prior"]["numbers"].values[0, place]
+        assert abs(prior - log_prior_of(model.hyperpriors.priors, position)) < 1e-10
+    parts = joint["log_prior"]["bartlett"] + joint["log_prior"]["numbers"] + joint["log_likelihood"]["labels"]
+    assert np.ptp(parts.values - few["sample_stats"]["lp"].values) < 1e-8
+
+
+def prior_draws(model, count):
+    """Numbers, U, test outputs and log p(Y | f) of networks drawn from the prior, weights scaled one layer at a time."""
+    arch, priors = model.architecture, model.hyperpriors
+    unit = path.Path.of(model.replace(temperature=1.0, variances=(1.0,) * len(arch.variances)))
+    inputs, new, skips = jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs), arch.optional_skips
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        numbers_key, key = jax.random.split(key)
+        drawn = [
+            prior.sample(each)
+            for prior, each in zip(priors.priors, jax.random.split(numbers_key, len(priors)), strict=True)
+        ]
+        temperature, values = drawn[0], iter(drawn[1:])
+        variances = [next(values) if isinstance(each, dist.Distribution) else each for each in arch.variances]
+        weights = {
+            name: jnp.sqrt(variance) * value
+            for (name, value), variance in zip(unit.draw_prior(key).items(), variances, strict=True)
+        }
+        paths, f = effective_weights(weights, skips), path.network(weights, inputs, skips)
+        u = paths @ paths.T / paths.shape[1]
+        log_likelihood = jax.scipy.stats.norm.logpdf(jnp.asarray(model.labels), f, jnp.sqrt(temperature)).sum()
+        return described(jnp.stack(drawn), u, path.network(weights, new, skips)), log_likelihood
+
+    return map(np.asarray, draw(jax.random.split(jax.random.key(3), count)))
+
+
+def described(numbers, u, f):
+    """Logarithms of the numbers and of tr U, and asinh of f, as one vector."""
+    return jnp.concatenate([jnp.log(numbers), jnp.log(jnp.trace(u))[None], jnp.arcsinh(f).ravel()])
+
+
+def require_prior_draws(model, trees, count, least=100):
+    prior, log_likelihoods = prior_draws(model, count)
+    for tree in trees:
+        posterior = tree["posterior"].to_dataset()
+        numbers = [posterior["temperature"].values]
+        layers = [at for at, each in enumerate(model.architecture.variances) if isinstance(each, dist.Distribution)]
+        numbers += [posterior["variances"].values[..., layer] for layer in layers]
+        each = jax.vmap(jax.vmap(described))(
+            jnp.stack(numbers, -1), posterior["order_parameter"].values, posterior["prediction"].values
+        )
+        found = xr.DataArray(np.asarray(each), dims=("chain", "draw", "entry"))
+        for power in (1, 2):
+            agree(found**power, *weighed_mean(log_likelihoods, prior**power, least))
+    return log_likelihoods
+
+
+def test_draws_are_those_of_weighed_prior_draws(drawn):
+    require_prior_draws(drawn[0], drawn[1:], 50_000)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NETWORKS)
+def test_all_parameterisations_and_the_evidence_agree_with_weighed_prior_draws(name):
+    model, settings = NETWORKS[name](), {"chains": 4, "warmup": 500, "draws": 4000, "progress": False}
+    kinds = ("collapsed", "path", "token") if model.tokens is not None else ("collapsed", "path")
+    trees = [ba.sample(model, "nuts", kind, seed=seed, **settings) for seed, kind in enumerate(kinds)]
+    tempered = ba.sample(model, "tempered", seed=9, **settings)
+    log_likelihoods = require_prior_draws(model, [*trees, tempered], 400_000)
+    weights = np.exp(log_likelihoods - log_likelihoods.max())
+    exact, error = (
+        np.log(weights.mean()) + log_likelihoods.max(),
+        weights.std() / weights.mean() / np.sqrt(len(weights)),
+    )
+    found = ba.tempering(tempered)
+    likely(2 * stats.norm.sf(abs(found.log_evidence - exact) / np.hypot(found.error, error)))
+    assert found.error < 0.1
+
+
+@pytest.mark.heavy
+def test_calibration_of_numbers_and_what_it_finds():
+    """Ranks of T and of both variances among all others; 94 % intervals of T cover; a wrong prior of T is found."""
+    model = two_heads()
+    simulations = calibration.simulate(model, 400, seed=0)
+    found = calibration.calibrate(model, simulations, sampler="nuts", draws=63, thin=4, warmup=200)
+    assert found.holds
+    assert {*model.hyperpriors.names} <= {*found.names}
+    ranks = found.ranks[:, found.names.index("temperature")]
+    covered, share = np.sum((ranks >= 2) & (ranks <= 61)), 60 / 64
+    likely(2 * min(stats.binom(400, share).cdf(covered), stats.binom(400, share).sf(covered - 1)))
+    wrong = calibration.calibrate(
+        model.replace(temperature=dist.LogNormal(0.3, 0.6)), simulations, sampler="nuts", draws=63, thin=4, warmup=200
+    )
+    assert wrong.holds is False
+    assert wrong.p_values[found.names.index("temperature")] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("field", "prior", "message"),
+    [
+        ("temperature", dist.Normal(0.0, 1.0), "temperature must be .* got Normal, whose support is not"),
+        ("temperature", dist.LogNormal(0.0, 1.0).expand([2]), r"temperature must be .* got one of shape \(2,\)"),
+        ("temperature", dist.TruncatedNormal(0.0, 1.0, low=0.1), "temperature must be .* that numbers determine"),
+        ("temperature", dist.LogNormal(0.0, 1.0).mask(False), "temperature must be .* that numbers determine"),
+        ("temperature", dist.ImproperUniform(dist.constraints.positive, (), ()), "temperature must be .* Improper"),
+        ("variances", (1.0, dist.Poisson(3.0), 1.0), r"variances\[1\] must be .* got Poisson"),
+    ],
+)
+def test_priors_that_cannot_be_used_are_named(field, prior, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_model().replace(**{field: prior})
+
+
+def test_what_needs_numbers_says_so(drawn):
+    model, tree = drawn
+    for call in (lambda: ba.theory.solve(model), lambda: ba.validate(tree), lambda: ba.learning_coefficient(model)):
+        with pytest.raises(ValueError, match=r"temperature must be a number for the theory .* LogNormal\(loc=-0.7"):
+            call()
+    with pytest.raises(ValueError, match=r"variances\[0\] must be a number here"):
+        ba.theory.kernel(np.eye(2), model.path_inputs, model.path_inputs, model.architecture)
+    assert model.at({"temperature": 0.2}).temperature == 0.2
+    with pytest.raises(
+        ValueError, match="value must be one of 'temperature', 'variances', got 'temprature'; did you mean"
+    ):
+        model.at({"temprature": 0.2})
+    with pytest.raises(ValueError, match=NO_FLOAT32):
+        hyperparameters.HyperPath.of(model).with_float32_gradients()
+
+
+def test_a_value_that_is_none_is_named():
+    model = two_heads()
+    for values, message in (
+        ({"temperature": np.ones(3)}, "temperature must be a finite number above 0"),
+        ({"temperature": T}, "temperature must be a finite number above 0"),
+        ({"variances": 0.5}, "variances must be 3 numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.at(values)
+    with pytest.raises(ValueError, match="values must be empty for a model without priors"):
+        tiny_model().at({"temperature": 0.2})
+
+
+@pytest.mark.parametrize("name", ["a skip and a variance", "numbers of a likelihood"])
+def test_a_model_is_restored_from_its_description(name):
+    if name == "numbers of a likelihood":
+        model = tiny_model().replace(likelihood=ba.StudentT(T, dist.Gamma(2.0, 0.1)))
+        assert model.table()["likelihood"] == {}  # Medians, which are of random numbers, identify nothing.
+        assert "scale = LogNormal(loc=-0.7" in repr(model)
+    else:
+        model = extended_model("a skip and two outputs", temperature=1.0)
+        model = model.replace(variances=(S_0, *model.architecture.variances[1:]))
+    arrays = {array: getattr(model, array) for array in (*model.posterior_names, "temperature")}
+    assert restored(description_of(model), arrays).fingerprint == model.fingerprint
+
+
+def test_labels_that_no_input_explains_tell_of_the_temperature():
+    """The density of T given weights is the same for gathered examples."""
+    rng, arch = np.random.default_rng(0), ba.Architecture((2,), (3, 3))
+    path_inputs, labels = rng.normal(size=(20, 2, 2)), rng.normal(size=20)
+    gathered = ba.Model(dataset=ba.Dataset.gather((path_inputs, labels), arch), architecture=arch, temperature=T)
+    plain = ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=T)
+    weights = dense.random_weights(plain.reference.architecture, 2, rng)
+    densities = [
+        [
+            float(hyperparameters.HyperPath.of(model).log_density(weights | {HYPER: np.array([at])}))
+            for at in (-2.0, 1.0)
+        ]
+        for model in (plain, gathered)
+    ]
+    np.testing.assert_allclose(*np.diff(densities, axis=1), rtol=1e-10)
+
+
+def test_wide_priors_and_labels_that_medians_do_not_explain():
+    model = tiny_model()
+    twice = model.path_inputs[[0, 0, *range(2, model.examples)]]
+    wide = model.replace(path_inputs=twice, labels=np.arange(6.0) - 2.5, temperature=dist.LogNormal(-60.0, 30.0))
+    assert wide.has_priors
+    assert model.replace(temperature=dist.Beta(2.0, 2.0)).has_priors
+    with pytest.raises(ValueError, match="some draws from which are 0 or infinite"):
+        model.replace(temperature=dist.InverseGamma(0.01, 0.01))
+
+
+def test_a_point_mass_is_its_number():
+    model = tiny_model()
+    same = model.replace(temperature=dist.Delta(0.5), variances=tuple(map(dist.Delta, model.architecture.variances)))
+    assert not same.has_priors
+    assert same.fingerprint == model.fingerprint
+
+
+def test_a_model_file_has_priors(tmp_path):
+    table = "[priors]\nvariances = [1.0, {distribution = 'Gamma', concentration = 2.0, rate = 2.0}, 1.0, 1.0]\n"
+    table += "temperature = {distribution = 'LogNormal', loc = -2.0, scale = 1.0}\n"
+    head = "[architecture]\nwidth = 5\n[task]\nname = 'hidden_markov'\n"
+    (file := tmp_path / "mine.toml").write_text(table + head)
+    model = ba.load_model(file)
+    assert table_of("T", model.temperature) == {"distribution": "LogNormal", "loc": -2.0, "scale": 1.0}
+    assert model.hyperpriors.names == ("temperature", "variances[1]")
+    assert "LogNormal(loc=-2, scale=1)" in repr(model)
+    for content, message in (
+        (table.replace("'LogNormal'", "'LogNormel'") + head, "priors.temperature.distribution must be the name of one"),
+        (table.replace("scale", "sd") + head, "priors.temperature must have the parameters of LogNormal"),
+        ("temperature = 0.1\n" + table + head, "needs temperature or priors.temperature, and not both"),
+    ):
+        file.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            ba.load_model(file)
