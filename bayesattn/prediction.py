@@ -16,7 +16,7 @@ from bayesattn.checks.accuracy import binomial_error
 from bayesattn.classes import checked_classes, shortened
 from bayesattn.errors import BayesattnError
 from bayesattn.models.conditional import class_probabilities, has_two_classes
-from bayesattn.models.draws import Draws, dataset, opened_with_network
+from bayesattn.models.draws import Draws, dataset, numbers_of, opened_with_network
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.stored_model import close, padding
 
@@ -200,13 +200,10 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
     chains, count = stored.shape[:2]
     size = max(1, ENTRIES_READ // max(1, chains * labels.size))
     parts = [stored.isel(draw=slice(first, first + size)) for first in range(0, count, size)]
-    for name in model.hyperpriors.fields:
-        if name not in posterior:
-            raise BayesattnError(f"draws must have posterior[{name!r}], a number that has a prior, got none")
+    with_priors = {name: drawn for name, drawn in numbers_of(tree, model).items() if name in model.hyperpriors.fields}
     moments = []
     for first, part in zip(range(0, count, size), parts, strict=True):
-        drawn = slice(first, first + size)
-        numbers = {name: posterior[name].isel(draw=drawn).values for name in model.hyperpriors.fields}
+        numbers = {name: drawn.isel(draw=slice(first, first + size)).values for name, drawn in with_priors.items()}
         moments.append(_mean_and_probabilities(part.values, model, labels, numbers))
     mean, probabilities = (
         None if values[0] is None else np.average(values, axis=0, weights=[part.sizes["draw"] for part in parts])

@@ -33,6 +33,7 @@ from bayesattn.models.draws import (
     DRAW_VARIABLES,
     Draws,
     in_order_of_rows,
+    numbers_of,
     opened_with_network,
     order_parameters_in,
     require_finite,
@@ -395,10 +396,8 @@ def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> dict[str, Float
         order = parameterisation_of(model, "collapsed").prepare(model).get("order")
     made = {"bartlett": _log_prior_of(flat, widths, shapes, order)}
     if model.has_priors:
-        drawn = draws["posterior"].to_dataset()
-        values = {name: drawn[name].transpose("chain", "draw", ...).values for name in model.hyperpriors.variables}
-        flat_values = {name: jnp.asarray(value.reshape(-1, *value.shape[2:])) for name, value in values.items()}
-        made["numbers"] = _log_prior_of_numbers(flat_values, model.hyperpriors)
+        drawn = _flat({name: values.values for name, values in numbers_of(draws, model).items()})
+        made["numbers"] = _log_prior_of_numbers(drawn, model.hyperpriors)
     return {name: np.asarray(value).reshape(points.shape[:2]) for name, value in made.items()}
 
 

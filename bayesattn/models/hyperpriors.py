@@ -306,10 +306,10 @@ def _restored(name: str, table: PlainMapping) -> dist.Distribution:
 
 
 def shown_prior(value: Any) -> str:
-    """A number, or a prior, as text, such as "LogNormal(loc=-2, scale=1)"."""
-    if not is_prior(value):
+    """A number, or a prior or its table, as text, such as "LogNormal(loc=-2, scale=1)"."""
+    if not (is_prior(value) or isinstance(value, Mapping)):
         return f"{value:g}"
-    parameters = table_of("prior", value)
+    parameters = dict(value) if isinstance(value, Mapping) else table_of("prior", value)
     return f"{parameters.pop(CLASS)}({', '.join(f'{name}={number:g}' for name, number in parameters.items())})"
 
 

@@ -232,6 +232,12 @@ def model_in(tree: "xr.DataTree") -> Posterior:
     return model
 
 
+def shown_temperature(table: PlainMapping) -> str | None:
+    """T of a table of a model as text, or its prior; None if it has neither."""
+    temperature = table.get("temperature", table.get("priors", {}).get("temperature"))
+    return None if temperature is None else hyperpriors.shown_prior(temperature)
+
+
 def architecture_in(tree: "xr.DataTree") -> Architecture | None:
     """Architecture from a tree's description of its model; None without a description of a network."""
     try:

@@ -13,7 +13,7 @@ from bayesattn._util.random import digest_of_draws, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale
-from bayesattn.models.draws import Draws, in_order_of_rows, opened_with_network
+from bayesattn.models.draws import Draws, in_order_of_rows, numbers_of, opened_with_network
 from bayesattn.models.earlier import draws_first
 from bayesattn.models.hyperpriors import Values, at_values, in_units, scale_of
 from bayesattn.models.model import Model, has_fixed_attention
@@ -96,11 +96,10 @@ def weights(
         kept = drawn_readouts.isel(draw=slice(thin - 1, None, thin)).values
         scale = input_scale(model.reference.architecture.input_variance, arch.paths, model.path_inputs.shape[2])
         mixed = jnp.asarray(kept).reshape(-1, *kept.shape[2:]) / scale
-    known, priors = model.reference, model.hyperpriors
-    values = {
-        name: jnp.asarray(posterior[name].isel(draw=slice(thin - 1, None, thin)).values) for name in priors.variables
-    }
-    values = {name: value.reshape(len(flat), *value.shape[2:]) for name, value in values.items()}
+    known, values = model.reference, {}
+    for name, drawn in numbers_of(tree, model).items():
+        kept = drawn.isel(draw=slice(thin - 1, None, thin)).values
+        values[name] = jnp.asarray(kept).reshape(len(flat), *kept.shape[2:])
     problem = problem_of(known.gaussian_process, known.architecture)
     drawn = _weights(flat, mixed, keys, values, problem, shapes, arch.widths)
     coords = {name: points[name] for name in ("chain", "draw")}

@@ -12,6 +12,7 @@ import xarray as xr
 from scipy import stats
 
 import bayesattn as ba
+from bayesattn.jobs.plots.run import run_title
 from bayesattn.models import hyperparameters, path
 from bayesattn.models.hyperparameters import HYPER
 from bayesattn.models.hyperpriors import table_of
@@ -144,6 +145,11 @@ def test_what_is_computed_of_a_draw_is_of_its_numbers(drawn):
         assert abs(density - dense.log_evidence(known, u)) < 1e-8
         prior = joint["log_prior"]["numbers"].values[0, place]
         assert abs(prior - log_prior_of(model.hyperpriors.priors, position)) < 1e-10
+    without = few.copy()
+    without["posterior"] = xr.DataTree(few["posterior"].to_dataset().drop_vars("temperature"))
+    with pytest.raises(ValueError, match=r"draws must have posterior\['temperature'\], a number that has a prior"):
+        ba.weights(without)
+    assert "T = LogNormal(loc=-0.7, scale=0.6)" in run_title(few)
     parts = joint["log_prior"]["bartlett"] + joint["log_prior"]["numbers"] + joint["log_likelihood"]["labels"]
     assert np.ptp(parts.values - few["sample_stats"]["lp"].values) < 1e-8
 

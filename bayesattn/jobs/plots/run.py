@@ -30,7 +30,7 @@ from bayesattn.jobs.tables import MOST_PATHS
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
 from bayesattn.models.draws import Draws, opened
-from bayesattn.models.stored_model import described_in
+from bayesattn.models.stored_model import described_in, shown_temperature
 
 KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
 INTERVALS = (0.5, 0.94)
@@ -108,7 +108,7 @@ def run_title(draws: xr.DataTree) -> str:
         model, settings = tomllib.loads(about["model"]), tomllib.loads(about.get("sampler", ""))
         parts.append(short(about["about_model"]["name"]))
         parts += [f"N = {model['architecture']['widths'][0]}"] if "architecture" in model else []
-        parts += [f"T = {model['temperature']:g}"] if "temperature" in model else []
+        parts += [f"T = {temperature}"] if (temperature := shown_temperature(model)) else []
         parts += [f"{settings['sampler']} ({settings['parameterisation']})"] if "sampler" in settings else []
     except (AttributeError, KeyError, TypeError, ValueError):
         parts = ["draws of a model that they do not name"]

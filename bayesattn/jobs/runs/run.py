@@ -30,7 +30,7 @@ from bayesattn.jobs.runs.stored_results import remembered
 from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.draws import stored
-from bayesattn.models.stored_model import ATTRIBUTE, restored
+from bayesattn.models.stored_model import ATTRIBUTE, restored, shown_temperature
 from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import Chains, units
 
@@ -253,18 +253,22 @@ class Run(Described):
 
     @cached_property
     def _model_settings(self) -> PlainDict:
-        """Name, width and temperature of the model; None for those that a latent model does not have."""
-        table = tomllib.loads(self.description["model"])
+        """Name, width and temperature of the model; None for those that it does not have, or that have a prior."""
+        table = self._model_table
         width = table["architecture"]["widths"][0] if "architecture" in table else None
         name = self.description["about_model"]["name"]
         return {"model": name, "width": width, "temperature": table.get("temperature")}
 
+    @cached_property
+    def _model_table(self) -> PlainDict:
+        return tomllib.loads(self.description["model"])
+
     @property
     def title(self) -> str:
         """Name, width and temperature of the model in one line; reads no draws, diagnostics or log."""
-        name, width, temperature = self._model_settings.values()
+        name, width, _ = self._model_settings.values()
         parts = [f"N = {width}"] if width is not None else []
-        parts += [f"T = {temperature:g}"] if temperature is not None else []
+        parts += [f"T = {temperature}"] if (temperature := shown_temperature(self._model_table)) else []
         return ", ".join([name, *parts])
 
     def overview(self) -> PlainDict:
