@@ -168,6 +168,11 @@ class HyperWeights(WithHyperparameters):
         sites = {HYPER: self.priors.draw(hyper_key)}
         return sites | self.given(sites)[0].draw_prior(key)
 
+    @property
+    def labels(self) -> Array:
+        """Labels of all examples, or of those of a minibatch."""
+        return self.known.labels
+
     def minibatch(self, chosen: Int[Array, " chosen"]) -> "HyperWeights":
         """Posterior of a minibatch of examples, with the log likelihood scaled to all examples."""
         return replace(self, known=self.known.minibatch(chosen))

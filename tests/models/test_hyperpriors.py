@@ -318,6 +318,13 @@ def test_labels_that_no_input_explains_tell_of_the_temperature():
     np.testing.assert_allclose(*np.diff(densities, axis=1), rtol=1e-10)
 
 
+def test_a_minibatch_of_all_examples_has_the_density_of_all():
+    posterior = hyperparameters.HyperPath.of(two_heads())
+    sites = posterior.draw_prior(jax.random.key(0))
+    every = posterior.minibatch(jnp.arange(len(posterior.labels)))
+    np.testing.assert_allclose(every.log_density(sites), posterior.log_density(sites), rtol=1e-12)
+
+
 def test_wide_priors_and_labels_that_medians_do_not_explain():
     model = tiny_model()
     twice = model.path_inputs[[0, 0, *range(2, model.examples)]]
