@@ -26,27 +26,23 @@ from bayesattn.checks.mixing import FEWEST_DRAWS, heaviest_tail
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.energies import one_by_one
 from bayesattn.likelihoods import require_by_example
-from bayesattn.models import parameterisation_of
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.draws import (
     DRAW_VARIABLES,
     Draws,
     in_order_of_rows,
-    numbers_of,
     opened_with_network,
     order_parameters_in,
     require_finite,
 )
-from bayesattn.models.hyperpriors import Hyperpriors
 from bayesattn.models.left_out import require_integrated
-from bayesattn.models.model import has_fixed_attention
+from bayesattn.models.log_prior import log_prior
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.prior_draws import from_prior
 from bayesattn.models.stored_model import ATTRIBUTE, described, described_in
 from bayesattn.prediction import PosteriorPrediction
 from bayesattn.samplers.stopping import DRAWS_AT_FIRST_CHECK
-from bayesattn.theory import bartlett
 from bayesattn.theory.evidence import MOST_PARETO_K
 
 if TYPE_CHECKING:
@@ -232,7 +228,7 @@ def with_groups(
         if not joint:
             _warn_of_errors(made["log_likelihood"]["labels"])
     if "log_prior" in wanted:
-        made["log_prior"] = _log_prior(tree, model)
+        made["log_prior"] = log_prior(tree, model)
     if "posterior_predictive" in wanted:
         keys = _keys(seed, "replicated labels", model, drawn)
         values = _by_draw(lambda part: _replicated(conditional, *part), (flat, keys), "replicated labels")
@@ -375,43 +371,3 @@ def _leave_one_out(conditional: Conditional, draws, others):
 @jax.jit
 def _replicated(conditional: Conditional, draws, keys):
     return one_by_one(lambda pair: conditional.replicate(*pair), (draws, keys))
-
-
-def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> dict[str, Float[np.ndarray, "chain draw"]]:
-    """Log prior density of the Bartlett coordinates in which the sampler moves, with strong rows of narrow layers first.
-
-    Numbers that have priors have one of their own, in the coordinates in which the sampler moves: logarithms, most often.
-
-    Densities depend on coordinates: in rows in their own order, power-scaling would depend on the order of heads.
-    """
-    if "bartlett" not in draws["posterior"]:
-        raise BayesattnError(
-            "group 'log_prior' is the density of U's Bartlett coordinates, which only collapsed draws hold, got draws"
-            " without posterior['bartlett']"
-        )
-    points = draws["posterior"].to_dataset()["bartlett"].transpose("chain", "draw", ...).values
-    shapes, widths = bartlett.layer_shapes(model.architecture), jnp.array(model.architecture.widths, float)
-    flat, order = jnp.asarray(points.reshape(-1, points.shape[-1])), None
-    if has_fixed_attention(model) and bartlett.narrow(shapes):
-        order = parameterisation_of(model, "collapsed").prepare(model).get("order")
-    made = {"bartlett": _log_prior_of(flat, widths, shapes, order)}
-    if model.has_priors:
-        drawn = _flat({name: values.values for name, values in numbers_of(draws, model).items()})
-        made["numbers"] = _log_prior_of_numbers(drawn, model.hyperpriors)
-    return {name: np.asarray(value).reshape(points.shape[:2]) for name, value in made.items()}
-
-
-@jax.jit
-def _log_prior_of_numbers(values, priors: Hyperpriors):
-    return jax.vmap(lambda each: priors.log_density(priors.position(each)))(values)
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _log_prior_of(points, widths, shapes, order):
-    def of_point(point):
-        moved = point
-        if order is not None:
-            moved = bartlett.in_order(bartlett.bartlett_factors(point, shapes), shapes, order)
-        return bartlett.log_prior(moved, shapes, widths)
-
-    return jax.lax.map(of_point, points)

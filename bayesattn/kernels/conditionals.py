@@ -137,7 +137,6 @@ def _has_small_pivot(kernel: Array, temperature: Number) -> Array:
     return ~(jnp.min(pivots) > LEAST_PIVOT * len(kernel) * jnp.finfo(float).eps * jnp.max(jnp.diag(kernel)))
 
 
-@jax.jit
 def rounding_of_mean(process: GaussianProcess, order_parameter: OrderParameter) -> Array:
     """Error of the mean of f at U by rounding of K, relative to the largest label: eps max K |(K + T I)^{-1} Y|."""
     kernel = process.kernel_of(order_parameter)

@@ -25,7 +25,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.kernels import Factor, GaussianProcess, moments_at_factor
 from bayesattn.kernels.path_inputs import Features, checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
-from bayesattn.models.hyperpriors import VARIANCES
+from bayesattn.models.hyperpriors import fields_of, scale_of
 from bayesattn.models.left_out import leave_one_out
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import arrays_of
@@ -308,14 +308,11 @@ class GivenNumbers(Conditional):
 
     def _given(self, draw: Draw) -> tuple[Any, Draw]:
         """Conditional at the values of a draw, and the draw with its U in units of the features."""
-        known, values = self.known, {name: draw[name] for name in self.numbers}
-        if VARIANCES in values:
-            ratio = values.pop(VARIANCES)[0] / self.input_variance
-            draw = {**draw, "order_parameter": ratio * draw["order_parameter"]}
-        known = replace(known, likelihood=replace(known.likelihood, **values))
-        if known.likelihood.conjugate and values:
+        values = {name: draw[name] for name in self.numbers}
+        known = replace(self.known, likelihood=replace(self.known.likelihood, **fields_of(values)))
+        if known.likelihood.conjugate and "temperature" in values:
             known = replace(known, kernels=known.kernels.at(values["temperature"]))
-        return known, draw
+        return known, {**draw, "order_parameter": scale_of(self.input_variance, values) * draw["order_parameter"]}
 
     def outputs(self, draw: Draw, inputs: Any, key: Key[Array, ""] | None) -> tuple[Outputs, Outputs, Outputs | None]:
         """Mean and variance of f at inputs, and a draw of f if there is a key."""

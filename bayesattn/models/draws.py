@@ -365,7 +365,7 @@ def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: NetworkP
 
 
 def numbers_of(tree: "xr.DataTree", model: NetworkPosterior) -> dict[str, "xr.DataArray"]:
-    """Draws of the numbers that have priors, by variable, chain and draw first; raises ValueError if there are none."""
+    """Draws of the numbers that have priors, by variable, chain and draw first; raises ValueError if one is missing."""
     posterior, names = dataset(tree, "posterior"), model.hyperpriors.variables
     if missing := [name for name in names if name not in posterior]:
         raise BayesattnError(f"draws must have posterior[{missing[0]!r}], a number that has a prior, got none")

@@ -46,14 +46,14 @@ class Hyperpriors(eqx.Module):
 
     names: tuple[str, ...] = eqx.field(static=True)
     priors: tuple[dist.Distribution, ...]
-    variances: Float[Array, " layer_and_input"]
+    variances: Float[Array | np.ndarray, " layer_and_input"]
 
     @classmethod
     def of(cls, likelihood: Likelihood, arch: Architecture) -> "Hyperpriors":
         """Priors that stand in place of numbers."""
         found = {name: value for name, value in _numbers(likelihood, arch).items() if is_prior(value)}
         known = [np.nan if is_prior(value) else value for value in arch.variances]
-        return cls((*found,), (*found.values(),), jnp.asarray(np.array(known, float)))
+        return cls((*found,), (*found.values(),), np.array(known, float))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -71,7 +71,7 @@ class Hyperpriors(eqx.Module):
     def values(self, position: Position) -> Values:
         """Value of each variable at a position; the known variances are among "variances"."""
         each = {name: self._bijection(at)(position[at]) for at, name in enumerate(self.names)}
-        variances = self.variances
+        variances = jnp.asarray(self.variances)
         for name in [name for name in each if name.startswith(VARIANCES)]:
             variances = variances.at[_layer(name)].set(each.pop(name))
         return each | ({VARIANCES: variances} if VARIANCES in self.variables else {})

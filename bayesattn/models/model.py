@@ -199,7 +199,7 @@ class Model(NetworkPosterior):
         return table
 
     def require_theory(self) -> None:
-        """Raise ValueError if there is no theory in closed form, unless labels are Gaussian and no number has a prior."""
+        """Raise ValueError unless labels are Gaussian and no number has a prior: else there is no theory in closed form."""
         require_gaussian(self.likelihood)
         self.require_numbers()
 

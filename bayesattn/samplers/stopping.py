@@ -121,8 +121,7 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
     if count < DRAWS_AT_FIRST_CHECK:
         return
     judged = [entries(posterior, count)] if set(CENTRAL) & posterior.keys() else []
-    # Numbers that have priors are one, or a few, for each draw.
-    numbers = [name for name, values in posterior.items() if values.ndim == len(("chain", "draw"))]
+    numbers = [name for name, values in posterior.items() if values.ndim == 2]  # Of a likelihood, one for each draw.
     for name in [*numbers, *(name for name in ("prediction", "readout", "variances") if name in posterior)]:
         values = np.asarray(posterior[name][:, :count])
         judged.append(values.reshape(*values.shape[:2], -1))

@@ -41,20 +41,21 @@ def predict(order_parameter: Checked, model: Checked, test_path_inputs: Checked 
     test = checked_path_inputs("test_path_inputs", test, arch, features=density.features.shape[1])
     order_parameter = symmetric("order_parameter", order_parameter, arch.rows)
     order_parameter = jnp.asarray(order_parameter)
-    found = _predict(order_parameter, density, scaled_features(test, arch.input_variance))
+    found, rounding = _predict(order_parameter, density, scaled_features(test, arch.input_variance))
     if not is_traced(found.mean) and not np.isfinite(np.asarray(found.mean)).all():
         raise BayesattnError("order_parameter must leave K(U) + T I positive definite, got one that does not")
-    if not is_traced(found.mean) and (lost := float(rounding_of_mean(density, order_parameter))) > LARGEST_ROUNDING:
+    if not is_traced(found.mean) and rounding > LARGEST_ROUNDING:
         raise BayesattnError(
             "temperature must be larger: K(U) + T I is singular in float64, and the mean has an error of about"
-            f" {lost:.1g} times the largest label, got temperature {float(density.temperature):g}"
+            f" {float(rounding):.1g} times the largest label, got temperature {float(density.temperature):g}"
         )
     return found
 
 
 @jax.jit
-def _predict(order_parameter, process: GaussianProcess, features) -> Prediction:
-    return conditional_moments(process, order_parameter, features)
+def _predict(order_parameter, process: GaussianProcess, features) -> tuple[Prediction, Array]:
+    """Moments, and the rounding error of the mean; one program, so that both may share K + T I and its factor."""
+    return conditional_moments(process, order_parameter, features), rounding_of_mean(process, order_parameter)
 
 
 def right(outputs: Checked, labels: Checked) -> Float[Array | np.ndarray, "*draws example"]:
