@@ -7,8 +7,8 @@ coordinates together. Weights keep their own prior, whose width moves.
 
 import abc
 import math
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -28,7 +28,6 @@ from bayesattn.models.hyperpriors import (
     HyperPrior,
     Hyperpriors,
     Values,
-    at_values,
     fields_of,
     in_units,
     scale_of,
@@ -39,13 +38,10 @@ from bayesattn.models.path import Path
 from bayesattn.models.priors import draws_of
 from bayesattn.models.token import Token
 from bayesattn.theory import bartlett
-from bayesattn.theory.minimise import Local, minimum
-from bayesattn.theory.mode import spanning
-from bayesattn.theory.potential import Problem, Shapes, Whitening, local_potential
+from bayesattn.theory.mode import find_mode_with_numbers
+from bayesattn.theory.potential import Whitening
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, NotConverged
 
-MOST_NEWTON_STEPS = 200
-"""Most steps of the search for the mode of all coordinates."""
 HYPER = "hyperparameters"
 """Site of the position of what is not known, in parameterisations by weights."""
 
@@ -239,13 +235,12 @@ class HyperCollapsed(WithHyperparameters):
             arrays = collapsed.prepare(network, whitening)
         except NotConverged:  # At the medians of the priors, which may be far from the posterior.
             arrays = collapsed.prepare(network, "prior")
-        spread = priors.spread()
-        found = _whitening(arrays).extended(priors.position(priors.medians), spread)
-        many = len(found.centre) > MOST_COORDINATES_FOR_HESSIAN
+        problem = priors.posed(Collapsed.of(network, **_without_whitening(arrays, 0)).problem)
+        inner = _whitening(arrays)
+        found, many = inner.extended(problem.centre, problem.spread), len(inner.centre) > MOST_COORDINATES_FOR_HESSIAN
         if network.likelihood.conjugate and whitening == "laplace" and not many:
-            problem = Collapsed.of(network, **_without_whitening(arrays, 0)).problem
-            laplace = _laplace(problem, priors, found.centre, spread, collapsed.structure(network))
-            found = laplace if np.isfinite(laplace.log_volume()) else found
+            with suppress(NotConverged):
+                found = find_mode_with_numbers(problem, network.architecture, inner.centre).whitening
         others = {name: array for name, array in arrays.items() if name not in Whitening._fields}
         return others | {name: array for name, array in found._asdict().items() if array is not None}
 
@@ -272,7 +267,7 @@ class HyperCollapsed(WithHyperparameters):
         """Parameterisation at the values of a draw, its sites, and the values."""
         point, position = self.split(sites["whitened"])
         values = self.priors.values(position)
-        known = replace(self.known, problem=at_values(self.known.problem, values))
+        known = replace(self.known, problem=self.known.problem.at_values(values))
         if isinstance(known, WithOutputs):
             known = replace(known, likelihood=replace(known.likelihood, **fields_of(values)))
         return known, sites | {"whitened": point}, values
@@ -317,31 +312,3 @@ def _without_whitening(prepared: PlainMapping, hyperparameters: int) -> PlainDic
     size = len(prepared["centre"]) - hyperparameters
     others = {name: array for name, array in prepared.items() if name not in Whitening._fields}
     return others | {"centre": jnp.zeros(size), "scale": jnp.ones(size)}
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _laplace(problem: Problem, priors: Hyperpriors, start: Array, spread: Array, shapes: Shapes) -> Whitening:
-    """Whitening around the mode of Bartlett coordinates and positions together; its volume is NaN if there is none."""
-    origin, stretch = bartlett.affine_from_whitened(shapes, problem.widths)
-    size = len(origin)
-    stretch = jnp.append(stretch, spread)
-
-    def potential(joint: Array) -> Array:
-        point, position = joint[:size], joint[size:]
-        here = at_values(problem, priors.values(position))
-        prior = bartlett.log_prior(point, shapes, problem.widths) + priors.log_density(position)
-        return -here.process.log_density(here.factor(point, shapes)) - prior
-
-    def local(scaled: Array) -> Local:
-        joint = stretch * scaled
-        here = at_values(problem, priors.values(joint[size:]))
-        # Curvature in Bartlett coordinates does not involve the examples; few further rows are derivatives of the gradient.
-        of_network = local_potential(here, shapes)(joint[:size])
-        directions = jnp.eye(len(joint))[size:]
-        rows = jax.vmap(lambda along: jax.jvp(jax.grad(potential), (joint,), (along,))[1])(directions)
-        hessian = jnp.block([[of_network.hessian, rows[:, :size].T], [rows]])
-        value, gradient = jax.value_and_grad(potential)(joint)
-        return Local(value, stretch * gradient, hessian * jnp.outer(stretch, stretch))
-
-    best, at, _, _ = minimum(lambda scaled: potential(stretch * scaled), local, start / stretch, MOST_NEWTON_STEPS)
-    return Whitening(stretch * best, stretch[:, None] * spanning(at.hessian))

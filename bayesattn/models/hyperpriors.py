@@ -23,7 +23,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import Likelihood
 from bayesattn.models.priors import draws_of
-from bayesattn.theory.potential import Problem
+from bayesattn.theory.potential import Problem, WithNumbers
 
 VARIANCES = "variances"
 """Name of the variances among the variables of draws."""
@@ -113,6 +113,10 @@ class Hyperpriors(eqx.Module):
                 values[name] = median(prior)
         return values | ({VARIANCES: variances} if VARIANCES in self.variables else {})
 
+    def posed(self, problem: Problem) -> WithNumbers:
+        """A posterior at some values, with these priors."""
+        return WithNumbers(problem, self, self.position(self.medians), self.spread())
+
     @jax.jit
     def spread(self) -> Position:
         """Standard deviation of each entry of positions drawn from the prior."""
@@ -143,23 +147,8 @@ def fields_of(values: Values) -> Values:
     return {name: value for name, value in values.items() if name != VARIANCES}
 
 
-def at_values(problem: Problem, values: Values) -> Problem:
-    """Arrays of a posterior at values of what is not known, for the features of the problem.
-
-    Features have the scale of the problem's own s_0. F is proportional to s_a, so s_a^2 takes the ratio of s_0^2 to it.
-    The temperature matters for Gaussian labels alone; other likelihoods do not use that of the process.
-    """
-    if "temperature" in values:
-        problem = problem._replace(process=problem.process.at(values["temperature"]))
-    if VARIANCES not in values:
-        return problem
-    own = problem.variances[0]
-    variances = values[VARIANCES].at[-1].multiply(values[VARIANCES][0] / own).at[0].set(own)
-    return problem._replace(variances=variances)
-
-
 def scale_of(own_variance: Float[Array, ""], values: Values) -> Float[Array, ""]:
-    """Ratio of s_0^2 among the values to that of the features: by it U of `at_values` is larger than that of the network."""
+    """Ratio of s_0^2 among the values to that of the features: by it U at the values is larger than that of the network."""
     return values[VARIANCES][0] / own_variance if VARIANCES in values else jnp.ones(())
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.likelihoods import Likelihood
-from bayesattn.models.hyperpriors import Hyperpriors, at_values, fields_of, scale_of
+from bayesattn.models.hyperpriors import Hyperpriors, fields_of, scale_of
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.parameterisation import Parameterisation, arrays_of
@@ -52,7 +52,7 @@ def _prior(
         if priors is not None:
             hyper_key, key = jax.random.split(key)
             values = priors.values(priors.draw(hyper_key))
-            here, law = at_values(problem, values), replace(likelihood, **fields_of(values))
+            here, law = problem.at_values(values), replace(likelihood, **fields_of(values))
             ratio = scale_of(problem.variances[0], values)
         point_key, projection_key, noise_key = jax.random.split(key, 3)
         factor = here.factor(bartlett.sample_prior(point_key, shapes, problem.widths), shapes)

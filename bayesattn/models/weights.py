@@ -15,7 +15,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale
 from bayesattn.models.draws import Draws, in_order_of_rows, numbers_of, opened_with_network
 from bayesattn.models.earlier import draws_first
-from bayesattn.models.hyperpriors import Values, at_values, in_units, scale_of
+from bayesattn.models.hyperpriors import Values, in_units, scale_of
 from bayesattn.models.model import Model, has_fixed_attention
 from bayesattn.models.parameterisation import Sites
 from bayesattn.theory import bartlett
@@ -121,7 +121,7 @@ def weights(
 def _weights(points, mixed, keys, values: Values, problem: Problem, shapes: Shapes, widths: tuple[int, ...]) -> Sites:
     def one(draw):
         point, projected, key, given = draw
-        drawn = weights_at(point, projected, key, at_values(problem, given), shapes, widths)
+        drawn = weights_at(point, projected, key, problem.at_values(given), shapes, widths)
         return in_units(drawn, scale_of(problem.variances[0], given))
 
     return jax.lax.map(one, (points, mixed, keys, values))

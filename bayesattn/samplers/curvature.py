@@ -23,7 +23,7 @@ from bayesattn.models import Collapsed, Model, collapsed
 from bayesattn.samplers.hmc import Hmc
 from bayesattn.samplers.program import Program, program_of
 from bayesattn.theory.bartlett import affine_from_whitened
-from bayesattn.theory.potential import Point, Problem, Shapes, local_potential, problem_of, too_many
+from bayesattn.theory.potential import Point, Problem, Shapes, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN
 
 CHAINS, ROUNDS = 2, 2
@@ -89,7 +89,7 @@ def _points_and_hessians(chain: Program, posterior: Collapsed, key: Key[Array, "
 
 @partial(jax.jit, static_argnames="shapes")
 def _hessian(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "coordinate coordinate"]:
-    return local_potential(problem, shapes)(point).hessian
+    return problem.local(shapes)(point).hessian
 
 
 def _inverse_square_root(hessian: np.ndarray, problem: Problem, shapes: Shapes) -> np.ndarray:

@@ -15,11 +15,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from bayesattn._util.random import branch
-from bayesattn.kernels.conditionals import is_singular
-from bayesattn.theory.bartlett import log_prior, sample_prior
 from bayesattn.theory.mixture import Mixture
 from bayesattn.theory.particles import Particles, annealed, moved
-from bayesattn.theory.potential import Point, Problem, Shapes, potential
+from bayesattn.theory.potential import Point, Posed, Shapes, potential
 
 ISLANDS = 8
 MOVES = 8
@@ -40,23 +38,23 @@ class Singular(ArithmeticError):
 class ToPosterior:
     """Path to a posterior, from its prior (None), from a mixture, or from the posterior at another temperature."""
 
-    reference: Mixture | Problem | None
-    target: Problem
+    reference: Mixture | Posed | None
+    target: Posed
     shapes: Shapes = field(metadata={"static": True})
 
     def log_densities(self, point: Point) -> tuple[Array, Array]:
         """Log density of the reference at a point, and log ratio of prior density times likelihood to it."""
-        if isinstance(self.reference, Problem):
-            log_reference = -potential(point, self.reference, self.shapes)
-        elif self.reference is None:
-            log_reference = log_prior(point, self.shapes, self.target.widths)
-        else:
+        if self.reference is None:
+            log_reference = self.target.log_prior(point, self.shapes)
+        elif isinstance(self.reference, Mixture):
             log_reference = self.reference.log_density(point)
+        else:
+            log_reference = -potential(point, self.reference, self.shapes)
         return log_reference, -potential(point, self.target, self.shapes) - log_reference
 
 
 def anneal(
-    problem: Problem, shapes: Shapes, temperatures: Sequence[float], key: Key[Array, ""], particles: int | None = None
+    problem: Posed, shapes: Shapes, temperatures: Sequence[float], key: Key[Array, ""], particles: int | None = None
 ) -> Iterator[tuple[float, Particles]]:
     """Each temperature, hottest first, with particles and log p(Y); raises Singular.
 
@@ -76,7 +74,7 @@ def anneal(
 
 
 def bridge(
-    start: Mixture, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None, least_share: float
+    start: Mixture, problem: Posed, shapes: Shapes, key: Key[Array, ""], particles: int | None, least_share: float
 ) -> Particles:
     """Particles with log p(Y), annealed from a mixture to the posterior, along the geometric path between their densities.
 
@@ -90,31 +88,29 @@ def bridge(
 
 
 def prior_draws(
-    key: Key[Array, ""], count: int, problem: Problem, shapes: Shapes
+    key: Key[Array, ""], count: int, problem: Posed, shapes: Shapes
 ) -> Float[np.ndarray, "particle coordinate"]:
     """Points drawn from the prior."""
     return jax.device_get(_prior(jax.random.split(key, count), problem, shapes))
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _prior(keys: Key[Array, " particle"], problem: Problem, shapes: Shapes) -> Float[Array, "particle coordinate"]:
-    return jax.lax.map(lambda key: sample_prior(key, shapes, problem.widths), keys)
+def _prior(keys: Key[Array, " particle"], problem: Posed, shapes: Shapes) -> Float[Array, "particle coordinate"]:
+    return jax.lax.map(lambda key: problem.draw(key, shapes), keys)
 
 
-def _usual_particles(problem: Problem) -> int:
+def _usual_particles(problem: Posed) -> int:
     examples, features, paths = problem.process.features.shape
     work = 2 * examples**3 + examples**2 * paths * min(features, paths)
     return int(np.clip(MOST_OPERATIONS / (ISLANDS * work), FEWEST_PARTICLES, PARTICLES)) // MOVES * MOVES
 
 
-def _require_regular(particles: Particles, problem: Problem, shapes: Shapes) -> None:
+def _require_regular(particles: Particles, problem: Posed, shapes: Shapes) -> None:
     """Raise Singular if K + T I of a particle is singular."""
     if np.any(_singular(particles.flat[0], problem, shapes)):
         raise Singular
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _singular(
-    points: Float[Array, "particle coordinate"], problem: Problem, shapes: Shapes
-) -> Bool[Array, " particle"]:
-    return jax.lax.map(lambda point: is_singular(problem.process, problem.factor(point, shapes)), points)
+def _singular(points: Float[Array, "particle coordinate"], problem: Posed, shapes: Shapes) -> Bool[Array, " particle"]:
+    return jax.lax.map(lambda point: problem.singular(point, shapes), points)

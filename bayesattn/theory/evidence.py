@@ -1,5 +1,7 @@
 """Evidence: log p(Y | architecture, temperature), at finite width and exactly in the GP limit.
 
+Numbers that are not known, the temperature or variances, are integrated out with their priors, beside U.
+
 If every layer is wide, the method is importance sampling from a Student distribution with the Laplace mode and
 covariance, to a tenth (with up to 40 coordinates) from one that covers the prior, provided that the Pareto k of the
 weights shows that they are reliable (Vehtari et al. 2024) and that searches, made with up to 200 coordinates, find no
@@ -31,17 +33,15 @@ from bayesattn.theory.annealing import MOVES, Singular, ToPosterior, anneal, bri
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import (
     AMPLE_DEGREES_OF_FREEDOM,
-    affine_from_whitened,
     layer_shapes,
-    mirrored,
     narrow,
     narrowed,
     strengths_of_rows,
 )
 from bayesattn.theory.mixture import COMPONENT_COUNTS, Component, Mixture, mixture, refitted
-from bayesattn.theory.mode import Basin, Mode, basins, find_mode, is_only_mode
+from bayesattn.theory.mode import Basin, Mode, basins, find_mode, find_mode_with_numbers, is_only_mode
 from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR, Particles, log_ratios, metric_factor, systematic
-from bayesattn.theory.potential import Problem, Shapes, problem_of, refuse_many
+from bayesattn.theory.potential import Posed, Problem, Shapes, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
 
 TARGET_ERROR = 0.05
@@ -164,6 +164,9 @@ def evidence(model: Checked, *, temperature: Checked = None, seed: int = 0, part
         NotConverged: K + T I is singular in float64.
     """
     refuse_traced("evidence", temperature=temperature)
+    if temperature is None and priors_of(model):
+        known = float(gaussian_density(model.reference).temperature)
+        return _estimates(model, [known], seed, particles)[known]
     density = gaussian_density(model, temperature)
     return evidences(model, [float(density.temperature)], seed=seed, particles=particles)[0]
 
@@ -178,6 +181,7 @@ def evidences(
     ValueError if there is no temperature.
     """
     checked = _checked_temperatures(temperatures)
+    gaussian_density(model)
     estimates = _estimates(model, checked, seed, particles)
     return [estimates[temperature] for temperature in checked]
 
@@ -192,6 +196,7 @@ def competing(
     Arguments and errors as for `evidences`.
     """
     checked = _checked_temperatures(temperatures)
+    gaussian_density(model)
     estimates = _estimates(model, checked, seed, particles, within=NEGLIGIBLE_LOG_ODDS)
     return [estimates.get(temperature) for temperature in checked]
 
@@ -207,26 +212,42 @@ def _estimates(
     model: Checked, temperatures: Sequence[float], seed: int, particles: int | None, within: float = np.inf
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without the temperatures that annealing has dropped."""
-    process, arch = gaussian_density(model), model.architecture
+    priors = priors_of(model)
+    known = model if priors is None else model.reference
+    process, arch = gaussian_density(known), known.architecture
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise BayesattnError(f"particles must be a multiple of {MOVES}, got {particles}")
     shapes, process = layer_shapes(arch), compressed(process, arch)
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
-    # Different posteriors have different streams of random numbers.
-    posterior = digest(arch.table, np.asarray(model.path_inputs, float), np.asarray(model.labels, float))
-    key = stream(seed_number("seed", seed), "evidence", posterior)
+    key = _stream(model, seed)
     estimates = {}
     # Rows whose order matters, and columns of either sign, give more than one mode.
     if particles is None and not any(shape.rows > 1 and shape.freedom < AMPLE_DEGREES_OF_FREEDOM for shape in shapes):
         for temperature in set(temperatures):
-            estimates[temperature] = _by_importance(process.at(temperature), arch, shapes, key)
+            estimates[temperature] = by_importance(process.at(temperature), arch, priors, key).evidence
     estimates = {hot: estimate for hot, estimate in estimates.items() if estimate.reliable}
     left = [temperature for temperature in temperatures if temperature not in estimates]
-    return estimates | (_by_annealing(process, arch, left, key, particles, estimates, within) if left else {})
+    if not left:
+        return estimates
+    problem = _ordered(process.at(min(left)), arch, shapes)
+    posed = problem if priors is None else priors.posed(problem)
+    return estimates | _by_annealing(posed, arch, left, key, particles, estimates, within)
+
+
+def priors_of(model: Checked) -> Any:
+    """`Hyperpriors` of the numbers of a model that are not known, or None if all are."""
+    return model.hyperpriors if getattr(model, "has_priors", False) else None
+
+
+def _stream(model: Checked, seed: Checked) -> Key[Array, ""]:
+    """Random numbers for a posterior: different ones have different streams."""
+    path_inputs, labels = np.asarray(model.path_inputs, float), np.asarray(model.labels, float)
+    settings = model.table() if priors_of(model) else model.architecture.table
+    return stream(seed_number("seed", seed), "evidence", digest(settings, path_inputs, labels))
 
 
 def _by_annealing(
-    process: GaussianProcess,
+    problem: Posed,
     arch: Architecture,
     temperatures: Sequence[float],
     key: Key[Array, ""],
@@ -236,8 +257,7 @@ def _by_annealing(
 ) -> dict[float, Evidence]:
     """Evidences of temperatures, without those more than `within` below these or the `others`."""
     shapes, estimates = layer_shapes(arch), {}
-    problem = _ordered(process.at(min(temperatures)), arch, shapes)
-    bridged = sum(shape.size for shape in shapes) <= MOST_BRIDGED_COORDINATES
+    bridged = len(problem.affine(shapes)[0]) <= MOST_BRIDGED_COORDINATES
     starts = prior_draws(branch(key, "given up"), SEARCHES_PER_DROPPED_TEMPERATURE, problem, shapes)
 
     def has_mode_above(least: float, temperature: float) -> bool:
@@ -265,19 +285,19 @@ def _by_annealing(
     except Singular:
         # Of temperatures that do not compete, colder ones need not be known.
         if not dropped:
-            cause = likely_cause(process.at(min(temperatures)), arch)
+            cause = likely_cause(problem.process, arch)
             raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
     return estimates
 
 
 def _by_bridges(
-    annealed: Particles, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
+    annealed: Particles, problem: Posed, shapes: Shapes, key: Key[Array, ""], particles: int | None
 ) -> Evidence:
     """Evidence from two bridges that must agree.
 
     Each bridge is fitted to the draws of its previous pass, with shorter steps, until both have a small error and agree.
     """
-    keys, signs = jax.random.split(key, 5), mirrored(shapes, problem.order)
+    keys, signs = jax.random.split(key, 5), problem.signs(shapes)
     first = covers = _two_covers(annealed, problem, shapes, keys[2:])
     result = Evidence(annealed.log_evidence, annealed.error, "annealing", False)
     for turn, share in enumerate(LEAST_BRIDGE_SHARES if all(first) else ()):
@@ -296,15 +316,15 @@ def _by_bridges(
 
 
 def _two_covers(
-    annealed: Particles, problem: Problem, shapes: Shapes, keys: Key[Array, " number"]
+    annealed: Particles, problem: Posed, shapes: Shapes, keys: Key[Array, " number"]
 ) -> list[list[Component]]:
     """Components around the annealed particles and modes found from them, and around modes found from prior draws.
 
     Searches from prior draws alone do not reach every mode, so half of the searches start further out.
     """
     chosen_key, prior_key, further_key = keys
-    (points, weights), shift = annealed.flat, affine_from_whitened(shapes, problem.widths)
-    origin, stretch = map(np.asarray, shift)
+    points, weights = annealed.flat
+    origin, stretch = map(np.asarray, problem.affine(shapes))
     half = next(count for most, count in BRIDGE_SEARCHES if len(origin) <= most) // 2
     chosen = points[systematic(chosen_key, weights[None], half)]
     drawn = prior_draws(prior_key, half, problem, shapes)
@@ -374,18 +394,30 @@ def _ordered(process: GaussianProcess, arch: Architecture, shapes: Shapes) -> Pr
     return problem._replace(order=narrowed(saddle.point, layer_shapes(arch, full=True), shapes, *arrays)[1])
 
 
-def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
-    """Evidence by Pareto-smoothed weights, in as many blocks of draws as needed; not reliable if no mode is found."""
-    unknown = Evidence(np.nan, np.nan, "importance sampling", False)
+class Weighed(NamedTuple):
+    """Draws of a proposal with the logarithms of their smoothed weights, and the evidence that these give."""
+
+    evidence: Evidence
+    points: Float[np.ndarray, "draw coordinate"] = np.empty((0, 0))
+    log_weights: Float[np.ndarray, " draw"] = np.empty(0)
+
+
+def by_importance(process: GaussianProcess, arch: Architecture, priors: Any, key: Key[Array, ""]) -> Weighed:
+    """Evidence by Pareto-smoothed weights, in as many blocks of draws as needed; not reliable if no mode is found.
+
+    With `priors` of numbers, these are integrated out too.
+    """
+    unknown, shapes = Evidence(np.nan, np.nan, "importance sampling", False), layer_shapes(arch)
     try:
-        mode, problem = find_mode(process, arch)
+        mode, problem = _mode_of(process, arch, priors)
     except NotConverged:
-        return unknown
+        return Weighed(unknown)
     proposal = _proposal(mode, problem, shapes, branch(key, "defensive"))
-    result, log_weights = unknown, np.empty(0)
+    result, points, log_weights, smoothed = unknown, np.empty((0, len(mode.point))), np.empty(0), np.empty(0)
     for block in range(MOST_BLOCKS):
         block_key = branch(key, "importance sampling", repr(float(process.temperature)), str(block))
-        log_weights = np.append(log_weights, _log_weights(block_key, proposal, problem, shapes))
+        drawn, weighed = _weighed(block_key, proposal, problem, shapes)
+        points, log_weights = np.concatenate([points, drawn]), np.append(log_weights, weighed)
         smoothed, pareto = _smoothed(log_weights)
         total = special.logsumexp(smoothed)
         error = float(np.sqrt(np.sum(np.exp(2 * (smoothed - total))) - 1 / len(smoothed)))
@@ -395,11 +427,25 @@ def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes,
         if reliable and error <= TARGET_ERROR:
             break
     if result.reliable and not is_only_mode(mode, problem, shapes, branch(key, "other modes")):
-        return result._replace(reliable=False)
-    return result
+        result = result._replace(reliable=False)
+    return Weighed(result, points, smoothed)
 
 
-def _proposal(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, ""]) -> Mixture:
+def _mode_of(process: GaussianProcess, arch: Architecture, priors: Any) -> tuple[Mode, Posed]:
+    """Mode of the posterior, and its arrays; raises NotConverged."""
+    if priors is None:
+        return find_mode(process, arch)
+    try:
+        mode, problem = find_mode(process, arch)
+        start = mode.point
+    except NotConverged:  # At the medians of the priors, which may be far from the posterior.
+        problem = problem_of(process, arch)
+        start = problem.affine(layer_shapes(arch))[0]
+    posed = priors.posed(problem)
+    return find_mode_with_numbers(posed, arch, start), posed
+
+
+def _proposal(mode: Mode, problem: Posed, shapes: Shapes, key: Key[Array, ""]) -> Mixture:
     """Proposal of importance sampling: around the mode and, with few coordinates, a part that covers the prior."""
     size = len(mode.point)
     components = [Component(0.0, np.asarray(mode.point), np.asarray(mode.whitening.scale))]
@@ -425,10 +471,10 @@ def _smoothed(log_weights: Float[np.ndarray, " draw"]) -> tuple[Float[np.ndarray
     return smoothed + (log_weights[median] - smoothed[median]), float(pareto)
 
 
-def _log_weights(
-    key: Key[Array, ""], proposal: Mixture, problem: Problem, shapes: Shapes
-) -> Float[np.ndarray, " draw"]:
-    """Log weights of draws from a proposal; a draw too far out for its Cholesky factor has none."""
+def _weighed(
+    key: Key[Array, ""], proposal: Mixture, problem: Posed, shapes: Shapes
+) -> tuple[Float[np.ndarray, "draw coordinate"], Float[np.ndarray, " draw"]]:
+    """Draws from a proposal, and their log weights; a draw too far out for its Cholesky factor has none."""
     points = proposal.sample(np.random.default_rng(np.asarray(jax.random.key_data(key))), BLOCK_DRAWS)
     log_weights = log_ratios(points, ToPosterior(proposal, problem, shapes))
-    return np.where(np.isfinite(log_weights), log_weights, -np.inf)
+    return points, np.where(np.isfinite(log_weights), log_weights, -np.inf)

@@ -33,7 +33,7 @@ from bayesattn.kernels.path_inputs import by_label, checked_path_inputs, scaled_
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.mode import Mode, find_mode, spanning
-from bayesattn.theory.potential import Point, Problem, Shapes, Whitening, local_potential, problem_of, refuse_many
+from bayesattn.theory.potential import Point, Problem, Shapes, Whitening, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NUMBERS_SHOWN, NotConverged, likely_cause, saddle_point
 
 CENTRE_NAMES = {"mode": "mode", "saddle": "saddle point"}
@@ -146,12 +146,12 @@ def usual_centre(arch: Architecture) -> str:
 
 @partial(jax.jit, static_argnames="shapes")
 def _scale(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "coordinate coordinate"]:
-    return spanning(local_potential(problem, shapes)(point).hessian)
+    return spanning(problem.local(shapes)(point).hessian)
 
 
 @partial(jax.jit, static_argnames="shapes")
 def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
-    local = local_potential(problem, shapes)
+    local = problem.local(shapes)
     scale = mode.whitening.scale
     covariance = scale @ scale.T
 

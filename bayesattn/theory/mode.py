@@ -12,13 +12,10 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bayesattn._util.checks import Checked
 from bayesattn.architecture import Architecture
-from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.bartlett import (
-    affine_from_whitened,
     layer_shapes,
-    mirrored,
     narrow,
     narrowed,
     strengths_of_rows,
@@ -36,10 +33,11 @@ from bayesattn.theory.minimise import (
 from bayesattn.theory.potential import (
     MOST_COORDINATES,
     Point,
+    Posed,
     Problem,
     Shapes,
     Whitening,
-    local_potential,
+    WithNumbers,
     potential,
     problem_of,
 )
@@ -119,27 +117,43 @@ def find_mode(
     else:
         if size > MOST_COORDINATES_FOR_HESSIAN:
             # A Newton step takes as long as hundreds of gradients, so few are left for it.
-            origin, stretch = affine_from_whitened(shapes, problem.widths)
+            origin, stretch = problem.affine(shapes)
             start = origin + stretch * _by_gradients(problem, start, shapes, max_steps, GRADIENT_TOLERANCE / 10).point
         mode = _mode(problem, start, shapes, max_steps)
-    # Rounding of the gradient of a density with N degrees of freedom, in units of 1 / sqrt(N).
-    widest = max(arch.widths)
-    rounding = np.finfo(float).eps * np.sqrt(widest) * np.log(widest) / SMALLEST_GRADIENT_SCALE
-    if not mode.gradient_norm <= max(GRADIENT_TOLERANCE, rounding):
-        flat = np.isfinite(mode.potential) and not np.isfinite(mode.whitening.log_volume())
-        if narrow(shapes) and flat and not is_singular(process, problem.factor(mode.point, shapes)):
-            raise FlatMode(
-                "the mode of the collapsed posterior is not a single point: the posterior is flat in some direction there,"
-                " as that of a narrow network may be if a head sees nothing, and has no Laplace approximation",
-                mode,
-                problem,
-            )
-        raise NotConverged(
-            f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
-            f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(process, arch)}",
-            mode,
-        )
+    _require_found(mode, problem, arch)
     return mode, problem
+
+
+def find_mode_with_numbers(problem: WithNumbers, arch: Architecture, start: Point) -> Mode:
+    """Mode of U and of the numbers that have priors, together, with its Laplace covariance.
+
+    The search starts at `start`, such as the mode at the medians of the priors, and at these. Raises NotConverged.
+    """
+    mode = _mode(problem, jnp.append(start, problem.centre), layer_shapes(arch), MOST_STEPS)
+    _require_found(mode, problem, arch)
+    return mode
+
+
+def _require_found(mode: Mode, problem: Posed, arch: Architecture) -> None:
+    """Raise NotConverged, or FlatMode, if a search has not ended in a mode."""
+    # Rounding of the gradient of a density with N degrees of freedom, in units of 1 / sqrt(N).
+    widest, shapes = max(arch.widths), layer_shapes(arch)
+    rounding = np.finfo(float).eps * np.sqrt(widest) * np.log(widest) / SMALLEST_GRADIENT_SCALE
+    if mode.gradient_norm <= max(GRADIENT_TOLERANCE, rounding):
+        return
+    flat = np.isfinite(mode.potential) and not np.isfinite(mode.whitening.log_volume())
+    if narrow(shapes) and flat and not problem.singular(mode.point, shapes):
+        raise FlatMode(
+            "the mode of the collapsed posterior is not a single point: the posterior is flat in some direction there,"
+            " as that of a narrow network may be if a head sees nothing, and has no Laplace approximation",
+            mode,
+            problem.known if isinstance(problem, WithNumbers) else problem,
+        )
+    raise NotConverged(
+        f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
+        f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(problem.process, arch)}",
+        mode,
+    )
 
 
 class Basin(NamedTuple):
@@ -150,14 +164,14 @@ class Basin(NamedTuple):
     log_mass: float
 
 
-def basins(problem: Problem, shapes: Shapes, starts: Checked, max_steps: int = 200) -> list[Basin]:
+def basins(problem: Posed, shapes: Shapes, starts: Checked, max_steps: int = 200) -> list[Basin]:
     """Minima of V at the ends of gradient searches from several points, one image of each, largest mass first.
 
     The searches need not converge fully, because the minima only define a proposal. Curvatures are differences of
     gradients, and at least `LEAST_CURVATURE`.
     """
-    origin, stretch = (np.asarray(each) for each in affine_from_whitened(shapes, problem.widths))
-    data, signs = (problem, origin, stretch), mirrored(shapes, problem.order)
+    origin, stretch = map(np.asarray, problem.affine(shapes))
+    data, signs = (problem, origin, stretch), problem.signs(shapes)
 
     def numbers(whitened: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = jax.device_get(value_and_gradient(_whitened_potential, shapes, whitened, data))
@@ -185,7 +199,7 @@ def basins(problem: Problem, shapes: Shapes, starts: Checked, max_steps: int = 2
     return sorted(minima, key=lambda basin: -basin.log_mass)
 
 
-def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, ""]) -> bool:
+def is_only_mode(mode: Mode, problem: Posed, shapes: Shapes, key: Key[Array, ""]) -> bool:
     """Whether searches from points as far apart as prior draws end in this mode, or in others of negligible Laplace mass.
 
     With many coordinates, with which a search costs as much as everything else, the mode is assumed to be the only one.
@@ -193,7 +207,7 @@ def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, "
     size = len(mode.point)
     if size > MOST_COORDINATES_SEARCHED:
         return True
-    origin, stretch = (np.asarray(each) for each in affine_from_whitened(shapes, problem.widths))
+    origin, stretch = map(np.asarray, problem.affine(shapes))
     prior_scale = stretch / np.sqrt(PRIOR_CURVATURE)
     own = mode.whitening.log_volume() - mode.potential
     for start in origin + prior_scale * np.asarray(jax.random.normal(key, (MODE_SEARCHES, size))):
@@ -205,17 +219,17 @@ def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, "
     return True
 
 
-def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int, tolerance: float) -> LbfgsResult:
+def _by_gradients(problem: Posed, start: Point, shapes: Shapes, max_steps: int, tolerance: float) -> LbfgsResult:
     """Minimum of V, or a point as near to it as the tolerance says, in whitened coordinates."""
-    origin, stretch = affine_from_whitened(shapes, problem.widths)
+    origin, stretch = problem.affine(shapes)
     begin = np.asarray((start - origin) / stretch)
     return minimum_by_gradients(_whitened_potential, (problem, origin, stretch), shapes, begin, max_steps, tolerance)
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
-    local = local_potential(problem, shapes)
-    origin, stretch = affine_from_whitened(shapes, problem.widths)
+def _mode(problem: Posed, start: Point, shapes: Shapes, max_steps: int) -> Mode:
+    local = problem.local(shapes)
+    origin, stretch = problem.affine(shapes)
 
     def whitened_local(whitened):
         at = local(origin + stretch * whitened)
@@ -229,13 +243,13 @@ def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mod
     return _mode_at(best, Whitening(origin, scale), at.value, gradient, problem, origin, stretch, shapes)
 
 
-def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
+def _mode_of_many(problem: Posed, start: Point, shapes: Shapes, max_steps: int) -> Mode:
     """Mode without the curvature in all pairs of entries of U.
 
     The Laplace covariance is computed only in the best-determined directions, by Lanczos' method; in all others it
     is the prior's.
     """
-    (origin, stretch), size = affine_from_whitened(shapes, problem.widths), len(start)
+    (origin, stretch), size = problem.affine(shapes), len(start)
     data = problem, origin, stretch
     # Twice at most: the tolerance is relative to the slope at the start, which may be far larger than at the mode.
     for _ in range(2):
@@ -248,7 +262,7 @@ def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int
     return mode
 
 
-def _leading(point: Checked, size: int, data: tuple[Problem, Point, Point], shapes: Shapes) -> Whitening:
+def _leading(point: Checked, size: int, data: tuple[Posed, Point, Point], shapes: Shapes) -> Whitening:
     """Whitening by the directions of largest curvature at a point, and by the prior in all other directions."""
     _, origin, stretch = data
 
@@ -262,18 +276,18 @@ def _leading(point: Checked, size: int, data: tuple[Problem, Point, Point], shap
     return Whitening(origin, stretch / np.sqrt(PRIOR_CURVATURE), jnp.asarray(directions), jnp.asarray(shrinks))
 
 
-def _whitened_potential(whitened, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):
+def _whitened_potential(whitened, problem: Posed, origin: Point, stretch: Point, shapes: Shapes):
     return potential(origin + stretch * whitened, problem, shapes)
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _mode_at(best, whitening, value, gradient, problem: Problem, origin: Point, stretch: Point, shapes: Shapes) -> Mode:
+def _mode_at(best, whitening, value, gradient, problem: Posed, origin: Point, stretch: Point, shapes: Shapes) -> Mode:
     """Mode at a point with this value and largest slope of V, and with its whitening, which is centred here."""
     point = origin + stretch * best
-    slope = stretch * jax.grad(lambda p: problem.process.energy(problem.factor(p, shapes)))(point)
+    slope = stretch * jax.grad(lambda p: problem.energy(p, shapes))(point)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)) / 2, SMALLEST_GRADIENT_SCALE)
     # A Hessian that is not positive definite has no Cholesky factor, and the point is not a mode.
-    singular = is_singular(problem.process, problem.factor(point, shapes))
+    singular = problem.singular(point, shapes)
     norm = jnp.where(jnp.isfinite(whitening.log_volume()) & ~singular, norm, jnp.inf)
     return Mode(whitening._replace(centre=point), jnp.asarray(value), norm)
 

@@ -220,9 +220,10 @@ def test_all_parameterisations_and_the_evidence_agree_with_weighed_prior_draws(n
         np.log(weights.mean()) + log_likelihoods.max(),
         weights.std() / weights.mean() / np.sqrt(len(weights)),
     )
-    found = ba.tempering(tempered)
-    likely(2 * stats.norm.sf(abs(found.log_evidence - exact) / np.hypot(found.error, error)))
-    assert found.error < 0.1
+    for found in (ba.tempering(tempered), *(ba.theory.evidence(model, seed=seed) for seed in range(3))):
+        likely(2 * stats.norm.sf(abs(found.log_evidence - exact) / np.hypot(found.error, error)))
+        assert found.error < 0.1
+        assert found.reliable
 
 
 @pytest.mark.heavy

@@ -248,12 +248,13 @@ def test_twelve_random_networks_against_prior_draws_or_chains(case):
 def test_blocks_of_importance_sampling_are_of_different_draws(monkeypatch):
     """Repeated draws would leave the value what it is, and its stated error too small."""
     module, drawn = importlib.import_module("bayesattn.theory.evidence"), []
-    honest = module._log_weights
-    monkeypatch.setattr(module, "_log_weights", lambda *arguments: drawn.append(honest(*arguments)) or drawn[-1])
+    honest = module._weighed
+    monkeypatch.setattr(module, "_weighed", lambda *arguments: drawn.append(honest(*arguments)) or drawn[-1])
     monkeypatch.setattr(module, "TARGET_ERROR", 0.0)
     assert ba.theory.evidence(tiny_model(1.0, widths=(12, 12))).reliable
     assert len(drawn) == module.MOST_BLOCKS
-    assert len(np.unique(drawn)) == np.size(drawn)
+    log_weights = [weights for _, weights in drawn]
+    assert len(np.unique(log_weights)) == np.size(log_weights)
 
 
 @pytest.mark.heavy
@@ -310,6 +311,5 @@ def test_few_weights_need_lighter_tails(monkeypatch):
     model = tiny_model(1.0)
     for blocks in (1, 3):
         monkeypatch.setattr(route, "MOST_BLOCKS", blocks)
-        shapes = layer_shapes(model.architecture)
-        found = route._by_importance(model.gaussian_process, model.architecture, shapes, jax.random.key(0))
-        assert found.reliable == (blocks * route.BLOCK_DRAWS > 1000)
+        found = route.by_importance(model.gaussian_process, model.architecture, None, jax.random.key(0))
+        assert found.evidence.reliable == (blocks * route.BLOCK_DRAWS > 1000)

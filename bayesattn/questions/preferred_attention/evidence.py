@@ -41,7 +41,7 @@ from bayesattn.models.sampled_attention import CollapsedAttention
 from bayesattn.theory.arguments import refuse_traced
 from bayesattn.theory.bartlett import Order, layer_shapes, mirrored
 from bayesattn.theory.mode import SAME_MINIMUM_DISTANCE, find_mode
-from bayesattn.theory.potential import Point, Problem, Shapes, Whitening, local_potential, potential, refuse_many
+from bayesattn.theory.potential import Point, Problem, Shapes, Whitening, potential, refuse_many
 from bayesattn.theory.saddle_point import saddle_point
 
 ORDERS = ("laplace", "leading")
@@ -164,7 +164,7 @@ def _laplace(layers: Layers, posterior: CollapsedAttention, mode: Whitening, ord
         problem = _problem(layers, posterior)._replace(order=order)
         slope = jax.grad(potential)(mode.centre, problem, shapes)
         # One Newton step from the mode, with S = H0^-1 = scale scale^T.
-        at = local_potential(problem, shapes)(mode.centre - mode.scale @ (mode.scale.T @ slope))
+        at = problem.local(shapes)(mode.centre - mode.scale @ (mode.scale.T @ slope))
         return len(slope) * np.log(2 * np.pi) / 2 - at.value - jnp.linalg.slogdet(at.hessian)[1] / 2
 
     return jax.value_and_grad(log_evidence)(layers)
