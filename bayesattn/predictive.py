@@ -43,7 +43,7 @@ from bayesattn.models.prior_draws import from_prior
 from bayesattn.models.stored_model import ATTRIBUTE, described, described_in
 from bayesattn.prediction import PosteriorPrediction
 from bayesattn.samplers.stopping import DRAWS_AT_FIRST_CHECK
-from bayesattn.theory.evidence import MOST_PARETO_K
+from bayesattn.theory.importance import MOST_PARETO_K
 
 if TYPE_CHECKING:
     import xarray as xr

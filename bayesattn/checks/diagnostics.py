@@ -32,7 +32,7 @@ from bayesattn.models.hyperpriors import VARIANCES
 from bayesattn.models.stored_model import architecture_in, numbers_with_priors
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.theory.bartlett import may_have_modes_apart
-from bayesattn.theory.evidence import MOST_PARETO_K
+from bayesattn.theory.importance import MOST_PARETO_K
 
 GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """Thresholds of Vehtari et al. (2021) and Betancourt (2016)."""

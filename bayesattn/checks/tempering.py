@@ -17,7 +17,7 @@ from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import Draws, opened
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.samplers.tempered import FIELDS, collected
-from bayesattn.theory.evidence import LARGEST_RELIABLE_ERROR
+from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

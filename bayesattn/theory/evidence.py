@@ -12,7 +12,7 @@ that do not mix (islands) then agree on a wrong value.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,38 +23,26 @@ from scipy import special
 from bayesattn._util.checks import Checked, is_traced, positive, positive_integer, seed_number
 from bayesattn._util.random import branch, digest, stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.theory.annealing import MOVES, Singular, ToPosterior, anneal, bridge, prior_draws
+from bayesattn.theory.annealing import MOVES, Singular, anneal, bridge, prior_draws
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import (
-    AMPLE_DEGREES_OF_FREEDOM,
     layer_shapes,
     narrow,
     narrowed,
     strengths_of_rows,
 )
-from bayesattn.theory.mixture import COMPONENT_COUNTS, Component, Mixture, mixture, refitted
-from bayesattn.theory.mode import Basin, Mode, basins, find_mode, find_mode_with_numbers, is_only_mode
-from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR, Particles, log_ratios, metric_factor, systematic
+from bayesattn.theory.importance import Evidence, Weighed, by_importance, wide
+from bayesattn.theory.mixture import COMPONENT_COUNTS, Component, mixture, refitted
+from bayesattn.theory.mode import Basin, basins
+from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR, Particles, metric_factor, systematic
 from bayesattn.theory.potential import Posed, Problem, Shapes, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
 
-TARGET_ERROR = 0.05
-"""Error, in nats, at which importance sampling stops."""
-BLOCK_DRAWS, MOST_BLOCKS = 512, 8
-"""Draws of importance sampling after which their weights are checked, and the most such blocks of draws."""
-MOST_PARETO_K = 0.7
-"""Largest Pareto k at which averages are reliable; of S draws at most 1 - 1 / log10(S) (Vehtari et al. 2024)."""
-DEFENSIVE_SHARE = 0.1
-"""Share of the proposal of importance sampling that covers the prior: weights of draws in the tails of a posterior that is
-wider than at its mode stay bounded (defensive importance sampling, Hesterberg 1995)."""
-DEFENSIVE_DRAWS_PER_COORDINATE = 20
-"""Prior draws per coordinate from whose moments the prior's part of the proposal is made."""
 NEGLIGIBLE_LOG_ODDS = 30.0
 """Temperatures (in `competing`) and modes are dropped if they are this many nats below the best (odds 1e13)."""
 BRIDGE_SEARCHES = (8, 128), (40, 32)
@@ -81,30 +69,6 @@ MOST_COMBINED_ERRORS = 3
 """Largest difference between two bridges, in combined errors."""
 MOST_EXCESS = np.log(1000)
 """Nats by which an unbiased estimate is too large with a probability of 1/1000 at most."""
-
-
-class Evidence(NamedTuple):
-    """log p(Y), its standard error in nats, the method, and whether estimate and error are reliable.
-
-    The method is "importance sampling" or "annealing". An evidence is unreliable if its error is above 0.3 (such an error
-    is too small), or if two bridges disagree with each other or with a larger estimate from the prior. With more than 40
-    coordinates there are no bridges, only annealing from the prior, which can miss a mode far out in the prior's tail; with
-    more than 200, importance sampling takes the mode that it finds for the only one, without a search for others.
-    """
-
-    log_evidence: float
-    error: float
-    method: str
-    reliable: bool
-
-    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
-    _repr_html_ = as_html
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        trust = "reliable" if self.reliable else "NOT reliable, the error understates itself"
-        return f"Evidence: log p(Y) = {with_error(self.log_evidence, self.error)}", {
-            "method": f"{self.method}, {trust}"
-        }
 
 
 @with_own_settings
@@ -151,9 +115,11 @@ def evidence(model: Checked, *, temperature: Checked = None, seed: int = 0, part
     errors are at most 0.3, and the estimate from the prior is not larger. With more than 40 coordinates there are no
     such mixtures, and the scatter of the islands from the prior alone decides.
 
+    A temperature and variances with priors are integrated out too.
+
     Args:
         model: the posterior, a `bayesattn.Model` with Gaussian labels.
-        temperature: T, variance of the likelihood, by default the model's.
+        temperature: T, variance of the likelihood, by default the model's; left out if the model has priors.
         seed: seed of the draws.
         particles: particles of each island, a multiple of 8; setting it requires annealing. By default 128, or down to
             32 with many examples. The error decreases as 1 / sqrt(particles).
@@ -219,12 +185,12 @@ def _estimates(
         raise BayesattnError(f"particles must be a multiple of {MOVES}, got {particles}")
     shapes, process = layer_shapes(arch), compressed(process, arch)
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
-    key = _stream(model, seed)
+    key = stream_of(model, seed)
     estimates = {}
-    # Rows whose order matters, and columns of either sign, give more than one mode.
-    if particles is None and not any(shape.rows > 1 and shape.freedom < AMPLE_DEGREES_OF_FREEDOM for shape in shapes):
+    if particles is None and wide(shapes):
         for temperature in set(temperatures):
-            estimates[temperature] = by_importance(process.at(temperature), arch, priors, key).evidence
+            weighed = by_importance(process.at(temperature), arch, priors, key, repr(temperature))
+            estimates[temperature] = weighed.evidence
     estimates = {hot: estimate for hot, estimate in estimates.items() if estimate.reliable}
     left = [temperature for temperature in temperatures if temperature not in estimates]
     if not left:
@@ -234,12 +200,23 @@ def _estimates(
     return estimates | _by_annealing(posed, arch, left, key, particles, estimates, within)
 
 
+def annealed_draws(process: GaussianProcess, arch: Architecture, key: Key[Array, ""]) -> Weighed:
+    """Particles annealed from the prior to the posterior; raises Singular."""
+    shapes, temperature = layer_shapes(arch), float(process.temperature)
+    problem = _ordered(process, arch, shapes)
+    [(_, cooled)] = anneal(problem, shapes, [temperature], key)
+    points, weights = cooled.flat
+    with np.errstate(divide="ignore"):
+        evidence = Evidence(cooled.log_evidence, cooled.error, "annealing", cooled.reliable)
+        return Weighed(evidence, problem, points, np.log(weights))
+
+
 def priors_of(model: Checked) -> Any:
     """`Hyperpriors` of the numbers of a model that are not known, or None if all are."""
     return model.hyperpriors if getattr(model, "has_priors", False) else None
 
 
-def _stream(model: Checked, seed: Checked) -> Key[Array, ""]:
+def stream_of(model: Checked, seed: Checked) -> Key[Array, ""]:
     """Random numbers for a posterior: different ones have different streams."""
     path_inputs, labels = np.asarray(model.path_inputs, float), np.asarray(model.labels, float)
     settings = model.table() if priors_of(model) else model.architecture.table
@@ -392,89 +369,3 @@ def _ordered(process: GaussianProcess, arch: Architecture, shapes: Shapes) -> Pr
         return problem
     arrays = (problem.widths, problem.variances, problem.skips, strengths_of_rows(process.features, arch))
     return problem._replace(order=narrowed(saddle.point, layer_shapes(arch, full=True), shapes, *arrays)[1])
-
-
-class Weighed(NamedTuple):
-    """Draws of a proposal with the logarithms of their smoothed weights, and the evidence that these give."""
-
-    evidence: Evidence
-    points: Float[np.ndarray, "draw coordinate"] = np.empty((0, 0))
-    log_weights: Float[np.ndarray, " draw"] = np.empty(0)
-
-
-def by_importance(process: GaussianProcess, arch: Architecture, priors: Any, key: Key[Array, ""]) -> Weighed:
-    """Evidence by Pareto-smoothed weights, in as many blocks of draws as needed; not reliable if no mode is found.
-
-    With `priors` of numbers, these are integrated out too.
-    """
-    unknown, shapes = Evidence(np.nan, np.nan, "importance sampling", False), layer_shapes(arch)
-    try:
-        mode, problem = _mode_of(process, arch, priors)
-    except NotConverged:
-        return Weighed(unknown)
-    proposal = _proposal(mode, problem, shapes, branch(key, "defensive"))
-    result, points, log_weights, smoothed = unknown, np.empty((0, len(mode.point))), np.empty(0), np.empty(0)
-    for block in range(MOST_BLOCKS):
-        block_key = branch(key, "importance sampling", repr(float(process.temperature)), str(block))
-        drawn, weighed = _weighed(block_key, proposal, problem, shapes)
-        points, log_weights = np.concatenate([points, drawn]), np.append(log_weights, weighed)
-        smoothed, pareto = _smoothed(log_weights)
-        total = special.logsumexp(smoothed)
-        error = float(np.sqrt(np.sum(np.exp(2 * (smoothed - total))) - 1 / len(smoothed)))
-        most = min(MOST_PARETO_K, 1 - 1 / np.log10(len(smoothed)))
-        reliable = bool(pareto <= most and error <= LARGEST_RELIABLE_ERROR)
-        result = Evidence(float(total - np.log(len(smoothed))), error, "importance sampling", reliable)
-        if reliable and error <= TARGET_ERROR:
-            break
-    if result.reliable and not is_only_mode(mode, problem, shapes, branch(key, "other modes")):
-        result = result._replace(reliable=False)
-    return Weighed(result, points, smoothed)
-
-
-def _mode_of(process: GaussianProcess, arch: Architecture, priors: Any) -> tuple[Mode, Posed]:
-    """Mode of the posterior, and its arrays; raises NotConverged."""
-    if priors is None:
-        return find_mode(process, arch)
-    try:
-        mode, problem = find_mode(process, arch)
-        start = mode.point
-    except NotConverged:  # At the medians of the priors, which may be far from the posterior.
-        problem = problem_of(process, arch)
-        start = problem.affine(layer_shapes(arch))[0]
-    posed = priors.posed(problem)
-    return find_mode_with_numbers(posed, arch, start), posed
-
-
-def _proposal(mode: Mode, problem: Posed, shapes: Shapes, key: Key[Array, ""]) -> Mixture:
-    """Proposal of importance sampling: around the mode and, with few coordinates, a part that covers the prior."""
-    size = len(mode.point)
-    components = [Component(0.0, np.asarray(mode.point), np.asarray(mode.whitening.scale))]
-    if size <= MOST_BRIDGED_COORDINATES:
-        drawn = prior_draws(key, DEFENSIVE_DRAWS_PER_COORDINATE * (size + 1), problem, shapes)
-        spread = np.linalg.cholesky(np.atleast_2d(np.cov(drawn.T)))
-        components = [
-            components[0]._replace(log_weight=np.log(1 - DEFENSIVE_SHARE)),
-            Component(np.log(DEFENSIVE_SHARE), drawn.mean(0), spread),
-        ]
-    return mixture(components, np.ones((1, size)))
-
-
-def _smoothed(log_weights: Float[np.ndarray, " draw"]) -> tuple[Float[np.ndarray, " draw"], float]:
-    """Pareto-smoothed log weights and Pareto k, which is infinite if fewer than half of the draws have weight."""
-    if np.mean(np.isfinite(log_weights)) < 0.5:
-        return log_weights, np.inf
-    from arviz_stats.base import array_stats  # imports Matplotlib
-
-    smoothed, pareto = array_stats.psislw(-log_weights)
-    # The smoothed weights are normalised; weights outside the tail, such as the median, should not change.
-    median = np.argsort(log_weights)[len(log_weights) // 2]
-    return smoothed + (log_weights[median] - smoothed[median]), float(pareto)
-
-
-def _weighed(
-    key: Key[Array, ""], proposal: Mixture, problem: Posed, shapes: Shapes
-) -> tuple[Float[np.ndarray, "draw coordinate"], Float[np.ndarray, " draw"]]:
-    """Draws from a proposal, and their log weights; a draw too far out for its Cholesky factor has none."""
-    points = proposal.sample(np.random.default_rng(np.asarray(jax.random.key_data(key))), BLOCK_DRAWS)
-    log_weights = log_ratios(points, ToPosterior(proposal, problem, shapes))
-    return points, np.where(np.isfinite(log_weights), log_weights, -np.inf)

@@ -19,7 +19,7 @@ from bayesattn.questions.heads.losses import Losses, predicted_losses
 from bayesattn.questions.heads.units import units_of
 from bayesattn.questions.singular import without_head
 from bayesattn.samplers.smc import anneal
-from bayesattn.theory.evidence import Evidence
+from bayesattn.theory.importance import Evidence
 from bayesattn.theory.mode import FlatMode, find_mode
 from tests.conftest import model_of
 from tests.heads.networks import NETWORKS, drawn

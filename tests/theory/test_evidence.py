@@ -247,7 +247,7 @@ def test_twelve_random_networks_against_prior_draws_or_chains(case):
 
 def test_blocks_of_importance_sampling_are_of_different_draws(monkeypatch):
     """Repeated draws would leave the value what it is, and its stated error too small."""
-    module, drawn = importlib.import_module("bayesattn.theory.evidence"), []
+    module, drawn = importlib.import_module("bayesattn.theory.importance"), []
     honest = module._weighed
     monkeypatch.setattr(module, "_weighed", lambda *arguments: drawn.append(honest(*arguments)) or drawn[-1])
     monkeypatch.setattr(module, "TARGET_ERROR", 0.0)
@@ -306,10 +306,10 @@ def test_bridges_that_differ_say_so_in_their_error():
 
 def test_few_weights_need_lighter_tails(monkeypatch):
     """Pareto k of 0.66 is fine of 1,200 draws, and not of 512 (Vehtari et al. 2024)."""
-    route = importlib.import_module("bayesattn.theory.evidence")
+    route = importlib.import_module("bayesattn.theory.importance")
     monkeypatch.setattr(route, "_smoothed", lambda log_weights: (0 * log_weights, 0.66))
     model = tiny_model(1.0)
     for blocks in (1, 3):
         monkeypatch.setattr(route, "MOST_BLOCKS", blocks)
-        found = route.by_importance(model.gaussian_process, model.architecture, None, jax.random.key(0))
+        found = route.by_importance(model.gaussian_process, model.architecture, None, jax.random.key(0), "")
         assert found.evidence.reliable == (blocks * route.BLOCK_DRAWS > 1000)

@@ -1,0 +1,245 @@
+"""Numbers that are not known, set to where the evidence is greatest: "type II maximum likelihood", or empirical Bayes.
+
+At each step draws of U given the numbers at hand, by importance sampling or by annealing, are weighed by the likelihood at
+others: log p(Y | numbers) - log p(Y | numbers at hand) = log E[p(Y | U, numbers) / p(Y | U, numbers at hand)], whose first
+and second derivatives are means over the same draws (MacKay 1992 has them at the Laplace approximation). Newton's method
+ends where they say that the evidence is greatest. Nothing limits T from below but the data: where a network can explain all
+labels, the evidence may rise for ever as T falls, and the maximum is at the edge of what is searched.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+from scipy import special
+
+from bayesattn._util.checks import Checked
+from bayesattn._util.random import branch
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import as_html, as_text, with_error
+from bayesattn.architecture import Architecture
+from bayesattn.errors import BayesattnError
+from bayesattn.kernels.energies import one_by_one
+from bayesattn.kernels.forms import compressed
+from bayesattn.theory.annealing import Singular
+from bayesattn.theory.arguments import gaussian_density
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.evidence import annealed_draws, priors_of, stream_of
+from bayesattn.theory.importance import Weighed, by_importance, wide
+from bayesattn.theory.potential import Shapes, WithNumbers, refuse_many
+from bayesattn.theory.saddle_point import NotConverged, likely_cause
+
+EDGE = np.log(1e6)
+"""Distance from the median of its prior, in its coordinate (the logarithm), at which a number is said to be at an edge."""
+LONGEST_STEP, MOST_STEPS = 2.0, 60
+"""Longest step of a number in its coordinate, and most steps."""
+LARGEST_DEVIATION = 1.0
+"""Standard deviation of a number, in its coordinate, above which log p(Y) at the edges is compared with its maximum."""
+STEP_TOLERANCE = 0.02
+"""Length of a step, in standard deviations by the curvature, at which the search ends, if it is not lost in noise before."""
+
+
+class MaximumEvidence(NamedTuple):
+    """Numbers at which log p(Y) is greatest, and log p(Y) there.
+
+    Args:
+        values: "temperature", "variances" (all of them): `model.at(values)` is the model at the maximum.
+        deviations: standard deviation of the logarithm of each number that had a prior, by name, from the curvature of
+            log p(Y); NaN for one at an edge.
+        log_evidence: log p(Y) at the maximum. It is not an evidence of the model whose numbers have priors.
+        error: Monte Carlo error of `log_evidence`, in nats.
+        edges: names of the numbers of which there is no maximum that counts: a factor of a million away from the median of
+            its prior (or at an end of its support) log p(Y) is as large, within its error, or still rises.
+        reliable: whether `log_evidence` and `error` are, as those of `theory.Evidence`.
+    """
+
+    values: dict[str, float | tuple[float, ...]]
+    deviations: dict[str, float]
+    log_evidence: float
+    error: float
+    edges: tuple[str, ...]
+    reliable: bool
+
+    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
+    _repr_html_ = as_html
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {}
+        for name, deviation in self.deviations.items():
+            field, _, layer = name.partition("[")
+            value = self.values[field]
+            number = value[int(layer[:-1])] if isinstance(value, tuple) else value
+            rows[name] = (
+                f"{number:.3g}, and log p(Y) is as large at the edge of what is searched: no maximum"
+                if name in self.edges
+                else f"{number:.3g}, a standard deviation is a factor of {np.exp(deviation):.3g}"
+            )
+        trust = "" if self.reliable else ", NOT reliable"
+        return f"MaximumEvidence: log p(Y) = {with_error(self.log_evidence, self.error)}{trust}", rows
+
+
+class _Rise(NamedTuple):
+    """Derivatives of log p(Y) in the numbers' coordinates, and the Monte Carlo covariance of the first."""
+
+    gradient: np.ndarray
+    hessian: np.ndarray
+    covariance: np.ndarray
+
+
+@with_own_settings
+def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
+    """Values of T and of variances that maximise log p(Y) at finite width, U integrated out; priors only say which.
+
+    The search starts at the medians of the priors and ends at the next maximum. Each number stays within the support of its
+    prior, and within a factor of a million of the median of its prior.
+
+    Args:
+        model: a `bayesattn.Model` with Gaussian labels, in which T or some variances have priors.
+        seed: seed of the draws of U.
+
+    Raises:
+        ValueError: not such a model, or one of which the evidence knows two variances as a product alone.
+        NotConverged: K + T I is singular in float64, or no maximum was found.
+    """
+    priors = priors_of(model)
+    if priors is None:
+        gaussian_density(model)
+        raise BayesattnError(
+            "model must have a prior in place of T or of a variance, got one whose numbers are all known"
+        )
+    gaussian_density(model.reference)
+    arch, names = model.reference.architecture, priors.names
+    _refuse_products(names, arch)
+    shapes = layer_shapes(arch)
+    refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
+    key = branch(stream_of(model, seed), "maximum")
+    centre = np.asarray(priors.position(priors.medians))
+    position, free, longest, last = centre, np.ones(len(names), bool), LONGEST_STEP, None
+    for _ in range(MOST_STEPS):
+        here, rise = _at(model, position, shapes, key)
+        if last is not None and here.evidence.log_evidence < last[0] - 3 * np.hypot(here.evidence.error, last[1]):
+            position, longest = (position + last[2]) / 2, longest / 2
+            continue
+        outside = (np.abs(position - centre) >= EDGE) & (rise.gradient * (position - centre) > 0)
+        free = ~outside
+        step, deviations = np.zeros(len(names)), np.full(len(names), np.nan)
+        curvatures, axes = np.linalg.eigh(-rise.hessian[np.ix_(free, free)])
+        small = 1e-3 * max(curvatures.max(initial=0.0), 1e-9)
+        step[free] = axes @ ((axes.T @ rise.gradient[free]) / np.maximum(np.abs(curvatures), small))
+        if found := bool(np.all(curvatures > 0)):
+            deviations[free] = np.sqrt(np.sum(axes**2 / curvatures, axis=1))
+            inverse = axes / curvatures @ axes.T
+            noise = np.sqrt(np.diag(inverse @ rise.covariance[np.ix_(free, free)] @ inverse))
+            found = bool(np.all(np.abs(step[free]) < np.maximum(STEP_TOLERANCE * deviations[free], noise)))
+        if found:
+            for number in np.flatnonzero(deviations > LARGEST_DEVIATION):
+                if _is_as_large_at_an_edge(model, position, centre, number, here, key):
+                    deviations[number] = np.nan
+            return _result(model, position, deviations, here)
+        last = here.evidence.log_evidence, here.evidence.error, position
+        step *= min(1.0, longest / np.abs(step).max())
+        position, longest = np.clip(position + step, centre - EDGE, centre + EDGE), min(2 * longest, LONGEST_STEP)
+    raise NotConverged(
+        f"no maximum of log p(Y) was found in {MOST_STEPS} steps: it hardly depends on {', '.join(names)}; sample them",
+        None,
+    )
+
+
+def _is_as_large_at_an_edge(
+    model: Checked, position: np.ndarray, centre: np.ndarray, number: int, here: Weighed, key: Key[Array, ""]
+) -> bool:
+    """Whether log p(Y) at an edge is that at the maximum; nearer to it where K + T I is singular at the edge itself."""
+    for side in (-EDGE, EDGE):
+        for share in (1.0, 0.5, 0.25):
+            there = position.copy()
+            there[number] = centre[number] + share * side
+            try:
+                other = _drawn(model, there, key).evidence
+            except NotConverged:
+                continue
+            error = np.hypot(other.error, here.evidence.error)
+            if other.log_evidence > here.evidence.log_evidence - 3 * error:
+                return True
+            break
+    return False
+
+
+def _drawn(model: Checked, position: np.ndarray, key: Key[Array, ""]) -> Weighed:
+    """Draws of U given the numbers at a position, with the same random numbers wherever it is; raises NotConverged."""
+    priors = model.hyperpriors
+    known = model.at({name: np.asarray(value) for name, value in _values(priors, position)[0].items()})
+    arch, process = known.architecture, compressed(known.gaussian_process, known.architecture)
+    drawn = by_importance(process, arch, None, key, "") if wide(layer_shapes(arch)) else None
+    if drawn is not None and drawn.evidence.reliable:
+        return drawn
+    try:
+        return annealed_draws(process, arch, key)
+    except Singular:
+        cause = likely_cause(process, arch)
+        raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
+
+
+def _at(model: Checked, position: np.ndarray, shapes: Shapes, key: Key[Array, ""]) -> tuple[Weighed, _Rise]:
+    """Draws of U given the numbers at a position, and the derivatives of log p(Y) there."""
+    drawn, priors = _drawn(model, position, key), model.hyperpriors
+    posed = WithNumbers(drawn.problem, priors, position, np.ones(len(position)))  # pyright: ignore[reportArgumentType]
+    slopes, curvatures = map(np.asarray, _slopes(posed, drawn.points, shapes))
+    kept = np.isfinite(drawn.log_weights)
+    weights, slopes = special.softmax(drawn.log_weights[kept]), slopes[kept]
+    apart = slopes - weights @ slopes
+    hessian = np.einsum("s,sij->ij", weights, curvatures[kept]) + (apart.T * weights) @ apart
+    return drawn, _Rise(weights @ slopes, hessian, (apart.T * weights**2) @ apart)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _slopes(
+    posed: WithNumbers, points: Float[Array, "draw coordinate"], shapes: Shapes
+) -> tuple[Float[Array, "draw number"], Float[Array, "draw number number"]]:
+    """First and second derivatives of the log likelihood at each draw in the numbers' coordinates."""
+
+    def of(point):
+        def slope(position):
+            return jax.grad(lambda p: posed.log_likelihood(jnp.append(point, p), shapes))(position)
+
+        return slope(posed.centre), jax.jacfwd(slope)(posed.centre)
+
+    return one_by_one(of, points)
+
+
+@jax.jit
+def _values(priors: Any, position: Array) -> tuple[dict[str, Array], Array]:
+    """Values at a position, and how much the logarithm of each number moves with its coordinate."""
+    slopes = jax.jacfwd(lambda each: jnp.log(priors.listed(priors.values(each))))(position)
+    return priors.values(position), jnp.diag(slopes)
+
+
+def _result(model: Checked, position: np.ndarray, deviations: np.ndarray, here: Weighed) -> MaximumEvidence:
+    """Numbers at a position; of those without a deviation there is no maximum."""
+    priors = model.hyperpriors
+    each, stretch = map(jax.device_get, _values(priors, position))
+    values = {name: tuple(map(float, value)) if np.ndim(value) else float(value) for name, value in each.items()}
+    return MaximumEvidence(
+        values,
+        dict(zip(priors.names, (np.abs(stretch) * deviations).tolist(), strict=True)),
+        here.evidence.log_evidence,
+        here.evidence.error,
+        tuple(name for name, deviation in zip(priors.names, deviations, strict=True) if np.isnan(deviation)),
+        here.evidence.reliable,
+    )
+
+
+def _refuse_products(names: tuple[str, ...], arch: Architecture) -> None:
+    """Raise ValueError if the evidence depends on two of the numbers through their product alone."""
+    last = len(arch.variances) - 1
+    skipped = [False, *(bool(strength) for strength in arch.optional_skips), False]
+    scales = [
+        f"variances[{layer}]" for layer in range(last + 1) if not skipped[layer] and f"variances[{layer}]" in names
+    ]
+    if len(scales) > 1:
+        raise BayesattnError(
+            f"model must have one variance at most that scales all of U, for the maximum of the evidence, which depends on"
+            f" their product alone, got priors for {' and '.join(scales)}: give all but one a number"
+        )
