@@ -28,7 +28,7 @@ from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
 from bayesattn.models.conditional import has_two_classes
 from bayesattn.models.draws import Draws, fewest_round_trips, opened
-from bayesattn.models.hyperpriors import VARIANCES
+from bayesattn.models.hyperpriors import VARIANCES, VECTORS
 from bayesattn.models.stored_model import architecture_in, numbers_with_priors
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.theory.bartlett import may_have_modes_apart
@@ -321,10 +321,12 @@ def summary(draws: Draws) -> list[PlainDict]:
 
 def _rows_of_numbers(name: str, values: xr.DataArray) -> list[PlainDict]:
     """Rows of a number that has a prior; of several variances, also of their product, on which f depends without skips."""
-    if name != VARIANCES:
+    if name not in VECTORS:
         return [{"quantity": name} | {key: float(value) for key, value in moments(values, tails=True).items()}]
-    each = [(str(values["variance"][place].item()), values[..., place]) for place in range(values.sizes["variance"])]
-    each += [("product", values.prod("variance"))] if len(each) > 1 else []
+    axis = str(values.dims[-1])
+    of_layers = values[axis].values if axis in values.coords else range(1, values.sizes[axis] + 1)
+    each = [(str(layer), values[..., place]) for place, layer in enumerate(of_layers)]
+    each += [("product", values.prod(axis))] if len(each) > 1 and name == VARIANCES else []
     return [
         {"quantity": name, "variance": which} | {key: float(value) for key, value in moments(of, tails=True).items()}
         for which, of in each

@@ -11,6 +11,7 @@ import numpy as np
 from bayesattn._util.checks import is_prior
 from bayesattn._util.plain_values import PlainMapping
 from bayesattn.models.attention_model import AttentionModel
+from bayesattn.models.hyperpriors import QUERIES_AND_KEYS
 from bayesattn.models.network_posterior import is_network
 from bayesattn.models.posterior import Posterior
 
@@ -44,6 +45,7 @@ def axes(model: Posterior) -> dict[str, list[str]]:
         "test_labels": ["test_example", *output],
         "bartlett": ["coordinate"],
         "variances": ["variance"],
+        **{name: ["layer"] for name in QUERIES_AND_KEYS},
         **model.architecture.weight_dims(),
     }
     layers = range(1, model.architecture.depth + 1)

@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bayesattn import fixed_attention
-from bayesattn._util.checks import Checked, entries, not_negative, one_of, owned, positive_integer, truth
+from bayesattn._util.checks import Checked, entries, is_prior, not_negative, one_of, owned, positive_integer, truth
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.types import LayersOfHeads
 from bayesattn.dataset import SequenceDataset
 from bayesattn.errors import BayesattnError
+from bayesattn.models import hyperpriors
+from bayesattn.models.hyperpriors import QUERIES_AND_KEYS
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import (
     NO_FIXED_ATTENTION,
@@ -42,7 +44,8 @@ class AttentionModel(NetworkPosterior):
         key_width: G, rows of each Q and K.
         widths: N_1..N_L, N_a.
         variances: s_0^2, s_1^2..s_L^2, s_a^2; 1 by default.
-        query_variance: s_q^2, prior variance of the entries of all Q, or one for each layer; 0 means uniform attention.
+        query_variance: s_q^2, prior variance of the entries of all Q, or one for each layer; 0 means uniform attention. It
+            may have a prior itself, each layer an independent one.
         key_variance: s_k^2, the same for K.
         temperature: T of the Gaussian likelihood, if no other likelihood is given.
         likelihood: distribution of the labels given the outputs.
@@ -103,10 +106,6 @@ class AttentionModel(NetworkPosterior):
         put("values_strength", not_negative("values_strength", self.values_strength))
         put("watched", self._checked_watched(self.watched))
         super()._check()
-        if self.has_priors:
-            raise BayesattnError(
-                f"{self.hyperpriors.names[0]} must be a number where queries and keys are sampled, got a prior"
-            )
 
     def _checked_watched(self, watched: Checked) -> np.ndarray | None:
         """Indices of test sequences, or None if there are none."""
@@ -140,12 +139,21 @@ class AttentionModel(NetworkPosterior):
         """Labels and sequences, and the mask if there is one."""
         return [array for array in super().identifying_arrays if array is not None]
 
+    @property
+    def _of_heads(self) -> PlainDict:
+        """Prior variances of queries and of keys, an entry for each layer."""
+        return {name: getattr(self, name) for name in QUERIES_AND_KEYS}
+
+    @property
+    def _vectors(self) -> PlainDict:
+        """Prior variances that may have priors themselves, by name, an entry for each layer."""
+        return super()._vectors | self._of_heads
+
     def table(self) -> PlainDict:
         """Settings that, together with the arrays, determine the posterior."""
         settings: PlainDict = {
             "key_width": self.key_width,
-            "query_variance": list(self.query_variance),
-            "key_variance": list(self.key_variance),
+            **{name: None if any(map(is_prior, each)) else list(each) for name, each in self._of_heads.items()},
             "readout": self.readout,
             "causal": self.causal,
         }
@@ -215,13 +223,16 @@ class AttentionModel(NetworkPosterior):
 
 
 def _by_layer(name: str, value: Checked, depth: int) -> tuple[float, ...]:
-    """Variance of each layer, from one number for all layers or one number per layer."""
+    """Variance of each layer, from one number for all layers or one number per layer; or priors in their place."""
+    if is_prior(value):
+        return (hyperpriors.usable(name, value),) * depth
     if not isinstance(value, Sequence) and np.ndim(value) == 0:
         return (not_negative(name, value),) * depth
     listed = entries(name, value, f"a number, or one for each of {depth} layers")
     if len(listed) != depth:
         raise BayesattnError(f"{name} must be a number, or one for each of {depth} layers, got {len(listed)}")
-    return tuple(not_negative(f"{name}[{place}]", each) for place, each in enumerate(listed))
+    named = [(f"{name}[{place}]", each) for place, each in enumerate(listed)]
+    return tuple((hyperpriors.usable if is_prior(each) else not_negative)(which, each) for which, each in named)
 
 
 with_signature(AttentionModel)

@@ -27,6 +27,7 @@ from bayesattn.kernels.forms import cheapest_form, compressed_examples
 from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.models import latent_outputs
+from bayesattn.models.hyperpriors import Values, fields_of
 from bayesattn.models.memory import bytes_of_energy
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import LABELS, NO_FLOAT32, Parameterisation, Sites, arrays_of, observe
@@ -180,6 +181,10 @@ class Collapsed(Parameterisation):
         problem = self.problem._replace(order=prepared.get("order"))
         return replace(self, problem=problem, whitening=_whitening(prepared))
 
+    def at_values(self, values: Values) -> "Collapsed":
+        """Same posterior at values of the temperature and of the prior variances, U in units of the features."""
+        return replace(self, problem=self.problem.at_values(values))
+
     def with_float32_gradients(self) -> "Collapsed":
         """Same posterior, whose log density has gradients computed in float32."""
         if not isinstance(self.kernels, Float32Gradients):
@@ -320,6 +325,11 @@ class WithOutputs(Collapsed):
     def with_prepared(self, prepared: PlainMapping) -> "Collapsed":
         """Same posterior in other coordinates."""
         return replace(super().with_prepared(prepared), latents=_latents(prepared))
+
+    def at_values(self, values: Values) -> "WithOutputs":
+        """Same posterior at values of numbers of the likelihood, and of the prior variances."""
+        likelihood = replace(self.likelihood, **fields_of(values))
+        return replace(self, problem=self.problem.at_values(values), likelihood=likelihood)
 
     def with_float32_gradients(self) -> "Collapsed":
         """Raise ValueError: only Gaussian labels have such gradients."""

@@ -25,9 +25,10 @@ from bayesattn.errors import BayesattnError
 from bayesattn.kernels import Factor, GaussianProcess, moments_at_factor
 from bayesattn.kernels.path_inputs import Features, checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
-from bayesattn.models.hyperpriors import fields_of, scale_of
+from bayesattn.models.hyperpriors import Values, fields_of, scale_of
 from bayesattn.models.left_out import leave_one_out
 from bayesattn.models.model import Model
+from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.parameterisation import arrays_of
 from bayesattn.models.posterior import Posterior
 
@@ -107,12 +108,17 @@ def conditional_of(model: Posterior) -> Conditional:
     raise TypeError(f"no conditional is registered for a {type(model).__name__}")
 
 
+def given_numbers(model: NetworkPosterior) -> "GivenNumbers":
+    """Conditional distribution if numbers have priors."""
+    variance = jnp.asarray(model.reference.architecture.variances[0])
+    return GivenNumbers(conditional_of(model.reference), model.hyperpriors.variables, variance)
+
+
 @conditional_of.register(Model)
 def conditional_of_network(model: Model) -> "GivenOrderParameter | GivenReadout | GivenNumbers":
     """Conditional distribution for fixed attention."""
     if model.has_priors:
-        variance = jnp.asarray(model.reference.architecture.variances[0])
-        return GivenNumbers(conditional_of_network(model.reference), model.hyperpriors.variables, variance)
+        return given_numbers(model)
     process, likelihood = model.gaussian_process, arrays_of(model.likelihood)
     if not model.likelihood.conjugate:
         labels, path_inputs = jnp.asarray(model.labels), jnp.asarray(model.path_inputs)
@@ -147,6 +153,11 @@ class GivenOrderParameter(Conditional):
     def variables(self) -> tuple[str, ...]:
         """Variables of a draw that are used."""
         return ("order_parameter",)
+
+    def at_values(self, values: Values) -> "GivenOrderParameter":
+        """Same conditional at the temperature among the values, if there is one."""
+        kernels = self.kernels.at(values["temperature"]) if "temperature" in values else self.kernels
+        return replace(self, kernels=kernels, likelihood=replace(self.likelihood, **fields_of(values)))
 
     def outputs(
         self, draw: Draw, inputs: PathInputs, key: Key[Array, ""] | None
@@ -263,6 +274,10 @@ class GivenReadout(GivenFunction):
         """Variables of a draw that are used."""
         return ("order_parameter", "readout")
 
+    def at_values(self, values: Values) -> "GivenReadout":
+        """Same conditional at the values of numbers of the likelihood."""
+        return replace(self, likelihood=replace(self.likelihood, **fields_of(values)))
+
     @property
     def training(self) -> tuple[PathInputs, Labels, Likelihood]:
         """Path inputs, labels and likelihood."""
@@ -309,9 +324,9 @@ class GivenNumbers(Conditional):
     def _given(self, draw: Draw) -> tuple[Any, Draw]:
         """Conditional at the values of a draw, and the draw with its U in units of the features."""
         values = {name: draw[name] for name in self.numbers}
-        known = replace(self.known, likelihood=replace(self.known.likelihood, **fields_of(values)))
-        if known.likelihood.conjugate and "temperature" in values:
-            known = replace(known, kernels=known.kernels.at(values["temperature"]))
+        known = self.known.at_values(values)
+        if "order_parameter" not in draw:
+            return known, draw
         return known, {**draw, "order_parameter": scale_of(self.input_variance, values) * draw["order_parameter"]}
 
     def outputs(self, draw: Draw, inputs: Any, key: Key[Array, ""] | None) -> tuple[Outputs, Outputs, Outputs | None]:

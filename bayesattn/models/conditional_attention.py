@@ -4,6 +4,7 @@ If attention reads hidden states or values are nonlinear, U does not determine t
 """
 
 from dataclasses import replace
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -24,9 +25,11 @@ from bayesattn.models.conditional import (
     GivenOrderParameter,
     GivenReadout,
     conditional_of,
+    given_numbers,
     has_two_classes,
     new_inputs,
 )
+from bayesattn.models.hyperpriors import Values
 from bayesattn.models.parameterisation import arrays_of
 from bayesattn.models.queries_keys import Sequences, heads_of, others
 from bayesattn.models.sampled_attention import CollapsedAttention
@@ -55,6 +58,11 @@ class GivenAttention(Conditional):
         """Variables of a draw that are used."""
         layers = range(1, len(self.posterior.skips) + 1)
         return (*self.given.variables, *(f"{kind}_{layer}" for layer in layers for kind in ("queries", "keys")))
+
+    def at_values(self, values: Values) -> "GivenAttention":
+        """Same conditional at the values of numbers of the likelihood."""
+        posterior: Any = self.posterior.at_values(values)
+        return GivenAttention(posterior, self.given.at_values(values))
 
     def _at(self, draw: Draw) -> GivenOrderParameter | GivenReadout:
         """Conditional given U or the readout, for the path inputs of a draw."""
@@ -124,6 +132,10 @@ class GivenWeights(GivenFunction):
         """Sequences, labels and likelihood."""
         return self.posterior.sequences, self.posterior.labels, self.posterior.given_uniform.likelihood
 
+    def at_values(self, values: Values) -> "GivenWeights":
+        """Same conditional at the values of numbers of the likelihood."""
+        return replace(self, posterior=self.posterior.at_values(values))
+
     def function(self, draw: Draw, inputs: Sequences) -> Outputs:
         """Outputs f at sequences."""
         return self.posterior.given_heads(heads_of(draw)).network(others(dict(draw)), inputs)[0]
@@ -152,6 +164,8 @@ class GivenWeights(GivenFunction):
 @conditional_of.register(AttentionModel)
 def conditional_of_attention(model: AttentionModel) -> Conditional:
     """Conditional distribution of outputs and labels given one draw."""
+    if model.has_priors:
+        return given_numbers(model)
     if not model.is_linear:
         return conditional_of_blocks(model)
     posterior = CollapsedAttention.of(model)

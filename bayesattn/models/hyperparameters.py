@@ -22,20 +22,14 @@ from jaxtyping import Array, Int, Key
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.models import collapsed
-from bayesattn.models.collapsed import Collapsed, WithOutputs
-from bayesattn.models.hyperpriors import (
-    VARIANCES,
-    HyperPrior,
-    Hyperpriors,
-    Values,
-    fields_of,
-    in_units,
-    scale_of,
-)
+from bayesattn.models.blocks import Blocks
+from bayesattn.models.collapsed import Collapsed
+from bayesattn.models.hyperpriors import HyperPrior, Hyperpriors, Values, in_units, scale_of
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Parameterisation, Sites
 from bayesattn.models.path import Path
 from bayesattn.models.priors import draws_of
+from bayesattn.models.sampled_attention import CollapsedAttention
 from bayesattn.models.token import Token
 from bayesattn.theory import bartlett
 from bayesattn.theory.mode import find_mode_with_numbers
@@ -134,13 +128,10 @@ class HyperWeights(WithHyperparameters):
         residual = None if model.compressed is None else model.compressed.residual
         return cls(known, model.hyperpriors, residual=residual)
 
-    def given(self, sites: Sites) -> tuple[Path, Sites, Values]:
+    def given(self, sites: Sites) -> tuple[Any, Sites, Values]:
         """Parameterisation at the values of a draw, the weights, and the values."""
         values = self.priors.values(sites[HYPER])
-        inner = {name: value for name, value in sites.items() if name != HYPER}
-        likelihood = replace(self.known.likelihood, **fields_of(values))
-        variances = values.get(VARIANCES, self.known.variances)
-        return replace(self.known, likelihood=likelihood, variances=variances), inner, values
+        return self.known.at_values(values), {name: value for name, value in sites.items() if name != HYPER}, values
 
     def program(self) -> None:
         """NumPyro program: what is not known, then the weights and labels given it."""
@@ -189,6 +180,25 @@ class HyperToken(HyperWeights):
     minibatches: ClassVar[bool] = Token.minibatches
     needs_tokens: ClassVar[bool] = Token.needs_tokens
     memory_advice: ClassVar[str] = Token.memory_advice
+
+
+class HyperBlocks(HyperWeights):
+    """`Blocks`, queries and keys among the weights, with hyperparameters."""
+
+    kind: ClassVar[type[Blocks]] = Blocks
+    minibatches: ClassVar[bool] = Blocks.minibatches
+    memory_advice: ClassVar[str] = Blocks.memory_advice
+
+
+class HyperAttention(HyperWeights):
+    """`CollapsedAttention` with hyperparameters."""
+
+    kind: ClassVar[type[CollapsedAttention]] = CollapsedAttention
+    memory_advice: ClassVar[str] = CollapsedAttention.memory_advice
+
+    def _in_units(self, drawn: Sites, values: Values) -> Sites:
+        """U and weights; those given have the s_0 of the features, and an s_a that makes up for it."""
+        return in_units(drawn, scale_of(self.known.given_uniform.problem.variances[0], values))
 
 
 class JointPrior(dist.Distribution):
@@ -267,10 +277,7 @@ class HyperCollapsed(WithHyperparameters):
         """Parameterisation at the values of a draw, its sites, and the values."""
         point, position = self.split(sites["whitened"])
         values = self.priors.values(position)
-        known = replace(self.known, problem=self.known.problem.at_values(values))
-        if isinstance(known, WithOutputs):
-            known = replace(known, likelihood=replace(known.likelihood, **fields_of(values)))
-        return known, sites | {"whitened": point}, values
+        return self.known.at_values(values), sites | {"whitened": point}, values
 
     def program(self) -> None:
         """NumPyro program: whitened coordinates of all that is sampled, labels given them."""

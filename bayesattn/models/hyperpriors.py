@@ -16,7 +16,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
-from bayesattn._util.checks import entries, is_prior, one_of, positive, shown
+from bayesattn._util.checks import entries, is_prior, not_negative, one_of, positive, shown
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.random import first_key
 from bayesattn.architecture import Architecture
@@ -27,12 +27,17 @@ from bayesattn.theory.potential import Problem, WithNumbers
 
 VARIANCES = "variances"
 """Name of the variances among the variables of draws."""
+QUERIES_AND_KEYS = ("query_variance", "key_variance")
+"""Names of the prior variances of queries and keys among them."""
+VECTORS = (VARIANCES, *QUERIES_AND_KEYS)
+"""Variables that have an entry for each layer; all others are numbers of the likelihood."""
 PRIOR_DRAWS = 4001
 """Number of draws from which the median and the spread of a prior are computed."""
 CLASS = "distribution"
 """Key of the name of a distribution in tables."""
 Position = Float[Array, " hyperparameter"]
 Values = dict[str, Array]
+Vectors = Mapping[str, Sequence[Any]]
 
 
 class Hyperpriors(eqx.Module):
@@ -41,40 +46,45 @@ class Hyperpriors(eqx.Module):
     Args:
         names: such as "temperature" and "variances[1]".
         priors: NumPyro distributions.
-        variances: s_0^2 .. s_a^2, NaN where they are not known.
+        vectors: those of `VECTORS` that have an entry that is not known, which is NaN.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
     priors: tuple[dist.Distribution, ...]
-    variances: Float[Array | np.ndarray, " layer_and_input"]
+    vectors: Mapping[str, Float[Array | np.ndarray, " entry"]]
 
     @classmethod
-    def of(cls, likelihood: Likelihood, arch: Architecture) -> "Hyperpriors":
+    def of(cls, likelihood: Likelihood, vectors: Vectors) -> "Hyperpriors":
         """Priors that stand in place of numbers."""
-        found = {name: value for name, value in _numbers(likelihood, arch).items() if is_prior(value)}
-        known = [np.nan if is_prior(value) else value for value in arch.variances]
-        return cls((*found,), (*found.values(),), np.array(known, float))
+        found = {name: value for name, value in _numbers(likelihood, vectors).items() if is_prior(value)}
+        known = {
+            name: np.array([np.nan if is_prior(value) else value for value in entries], float)
+            for name, entries in vectors.items()
+            if any(map(is_prior, entries))
+        }
+        return cls((*found,), (*found.values(),), known)
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Variables of draws: fields of the likelihood, and "variances" if one of them is not known."""
+        """Variables of draws: fields of the likelihood, and vectors of which an entry is not known."""
         return (*dict.fromkeys(name.partition("[")[0] for name in self.names),)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Fields of the likelihood that have priors."""
-        return tuple(name for name in self.variables if name != VARIANCES)
+        return tuple(name for name in self.variables if name not in VECTORS)
 
     def values(self, position: Position) -> Values:
-        """Value of each variable at a position; the known variances are among "variances"."""
-        each = {name: self._bijection(at)(position[at]) for at, name in enumerate(self.names)}
-        variances = jnp.asarray(self.variances)
-        for name in [name for name in each if name.startswith(VARIANCES)]:
-            variances = variances.at[_layer(name)].set(each.pop(name))
-        return each | ({VARIANCES: variances} if VARIANCES in self.variables else {})
+        """Value of each variable at a position; entries of vectors that are known are among the others."""
+        values: Values = {name: jnp.asarray(vector) for name, vector in self.vectors.items()}
+        for at, name in enumerate(self.names):
+            variable, entry = _place(name)
+            value = self._bijection(at)(position[at])
+            values[variable] = value if entry is None else values[variable].at[entry].set(value)
+        return values
 
     @jax.jit
     def position(self, values: Values) -> Position:
@@ -83,7 +93,8 @@ class Hyperpriors(eqx.Module):
 
     def listed(self, values: Values) -> Float[Array, " hyperparameter"]:
         """The numbers that have priors, in the order of `names`."""
-        return jnp.stack([values[VARIANCES][_layer(n)] if n.startswith(VARIANCES) else values[n] for n in self.names])
+        places = map(_place, self.names)
+        return jnp.stack([values[name] if entry is None else values[name][entry] for name, entry in places])
 
     def log_density(self, position: Position) -> Float[Array, ""]:
         """Log prior density of a position."""
@@ -105,13 +116,14 @@ class Hyperpriors(eqx.Module):
     @property
     def medians(self) -> PlainDict:
         """Median of each variable."""
-        variances, values = np.array(self.variances), {}
+        values: PlainDict = {name: np.array(vector) for name, vector in self.vectors.items()}
         for name, prior in zip(self.names, self.priors, strict=True):
-            if name.startswith(VARIANCES):
-                variances[_layer(name)] = median(prior)
+            variable, entry = _place(name)
+            if entry is None:
+                values[variable] = median(prior)
             else:
-                values[name] = median(prior)
-        return values | ({VARIANCES: variances} if VARIANCES in self.variables else {})
+                values[variable][entry] = median(prior)
+        return values
 
     def posed(self, problem: Problem) -> WithNumbers:
         """A posterior at some values, with these priors."""
@@ -144,7 +156,7 @@ class HyperPrior(dist.Distribution):
 
 def fields_of(values: Values) -> Values:
     """Values of the fields of the likelihood."""
-    return {name: value for name, value in values.items() if name != VARIANCES}
+    return {name: value for name, value in values.items() if name not in VECTORS}
 
 
 def scale_of(own_variance: Float[Array, ""], values: Values) -> Float[Array, ""]:
@@ -158,51 +170,52 @@ def in_units(drawn: Mapping[str, Array], ratio: Float[Array, ""]) -> dict[str, A
     return {name: value * factors[name] if name in factors else value for name, value in drawn.items()}
 
 
-def _layer(name: str) -> int:
-    return int(name[len(VARIANCES) + 1 : -1])
+def _place(name: str) -> tuple[str, int | None]:
+    """Variable of a number and, if the variable is a vector, its entry."""
+    variable, _, entry = name.partition("[")
+    return variable, int(entry[:-1]) if entry else None
 
 
-def _numbers(likelihood: Likelihood, arch: Architecture) -> PlainDict:
+def _numbers(likelihood: Likelihood, vectors: Vectors) -> PlainDict:
     """Numbers, or priors in their place, by name."""
     fields = {each.name: getattr(likelihood, each.name) for each in dataclasses.fields(likelihood)}
-    return fields | {f"{VARIANCES}[{layer}]": value for layer, value in enumerate(arch.variances)}
+    return fields | {f"{name}[{at}]": value for name, entries in vectors.items() for at, value in enumerate(entries)}
 
 
-def at(likelihood: Likelihood, arch: Architecture, values: PlainMapping) -> tuple[Likelihood, Architecture]:
-    """Likelihood and architecture with numbers, by variable, in place of priors; raises ValueError for other names."""
-    variables = Hyperpriors.of(likelihood, arch).variables
+def at(likelihood: Likelihood, vectors: Vectors, values: PlainMapping) -> tuple[Likelihood, dict[str, tuple]]:
+    """Likelihood and vectors with numbers, by variable, in place of priors; raises ValueError for other names."""
+    variables = Hyperpriors.of(likelihood, vectors).variables
     if values and not variables:
         raise BayesattnError(f"values must be empty for a model without priors, got {', '.join(map(repr, values))}")
     for name in values:
         one_of("value", name, variables)
-    numbers = {name: positive(name, value) for name, value in values.items() if name != VARIANCES}
+    numbers = {name: positive(name, value) for name, value in values.items() if name not in VECTORS}
     if numbers:
         likelihood = replace(likelihood, **numbers)
-    if VARIANCES in values:
-        each = enumerate(entries(VARIANCES, values[VARIANCES], f"{len(arch.variances)} numbers"))
-        arch = replace(arch, variances=tuple(positive(f"{VARIANCES}[{layer}]", value) for layer, value in each))
-    return likelihood, arch
+    changed = {}
+    for name in [name for name in values if name in VECTORS]:
+        each = enumerate(entries(name, values[name], f"{len(vectors[name])} numbers"))
+        # Of queries and keys a known variance may be 0.
+        check = positive if name == VARIANCES else not_negative
+        changed[name] = tuple(check(f"{name}[{entry}]", value) for entry, value in each)
+    return likelihood, changed
 
 
 def checked(likelihood: Likelihood, arch: Architecture) -> tuple[Likelihood, Architecture]:
     """The same with point masses replaced by their numbers; raises ValueError for priors that cannot be used."""
-    numbers = {
-        name: _checked(name, value) if is_prior(value) else value for name, value in _numbers(likelihood, arch).items()
-    }
-    variances = tuple(numbers[f"{VARIANCES}[{layer}]"] for layer in range(len(arch.variances)))
-    changed = {
-        each.name: numbers[each.name]
-        for each in dataclasses.fields(likelihood)
-        if numbers[each.name] is not getattr(likelihood, each.name)
-    }
+    variances = tuple(usable(f"{VARIANCES}[{layer}]", value) for layer, value in enumerate(arch.variances))
+    fields = {each.name: getattr(likelihood, each.name) for each in dataclasses.fields(likelihood)}
+    changed = {name: number for name, value in fields.items() if (number := usable(name, value)) is not value}
     return (
         replace(likelihood, **changed) if changed else likelihood,
         arch if variances == arch.variances else replace(arch, variances=variances),
     )
 
 
-def _checked(name: str, prior: Any) -> Any:
-    """A prior, or the number of a point mass; raises ValueError for one that is not a proper prior of a positive number."""
+def usable(name: str, prior: Any) -> Any:
+    """A number, or a prior, or the number of a point mass; raises ValueError for an improper prior of a positive number."""
+    if not is_prior(prior):
+        return prior
     expected = f"{name} must be a positive number or a proper prior of one, a distribution of NumPyro"
     if not isinstance(prior, dist.Distribution):
         raise BayesattnError(f"{expected}, got {shown(prior)}")
@@ -258,15 +271,18 @@ def table_of(name: str, prior: dist.Distribution) -> PlainDict:
     )
 
 
-def table(likelihood: Likelihood, arch: Architecture) -> PlainDict:
-    """Table [priors] of a model file: priors by field of the likelihood, and all variances if one has a prior."""
-    numbers = _numbers(likelihood, arch)
-    plain = {name: table_of(name, value) if is_prior(value) else value for name, value in numbers.items()}
-    fields = {
-        name: plain[name] for name, value in numbers.items() if is_prior(value) and not name.startswith(VARIANCES)
+def table(likelihood: Likelihood, vectors: Vectors) -> PlainDict:
+    """Table [priors] of a model file: priors by field of the likelihood, and all entries of a vector if one has a prior."""
+
+    def plain(name: str, value: Any) -> Any:
+        return table_of(name, value) if is_prior(value) else value
+
+    priors = {name: value for name, value in _numbers(likelihood, {}).items() if is_prior(value)}
+    return {name: plain(name, prior) for name, prior in priors.items()} | {
+        name: [plain(f"{name}[{at}]", value) for at, value in enumerate(entries)]
+        for name, entries in vectors.items()
+        if any(map(is_prior, entries))
     }
-    variances = [plain[f"{VARIANCES}[{layer}]"] for layer in range(len(arch.variances))]
-    return fields | ({VARIANCES: variances} if any(map(is_prior, arch.variances)) else {})
 
 
 def restored(priors: PlainMapping) -> PlainDict:

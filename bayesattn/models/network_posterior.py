@@ -206,7 +206,7 @@ class NetworkPosterior(Posterior):
                 name: value for name, value in settings.items() if name not in self.hyperpriors.fields
             }
         if self.has_priors:
-            table["priors"] = hyperpriors.table(self.likelihood, self.architecture)
+            table["priors"] = hyperpriors.table(self.likelihood, self._vectors)
             arch |= {} if VARIANCES not in table["priors"] else {VARIANCES: None}
             table["temperature"] = None if is_prior(self.temperature) else self.temperature
         return table | ({"task": self.task} if self.task else {})
@@ -219,7 +219,19 @@ class NetworkPosterior(Posterior):
     @cached_property
     def hyperpriors(self) -> Hyperpriors:
         """Priors of the numbers that are not known; empty if all are."""
-        return Hyperpriors.of(self.likelihood, self.architecture)
+        return Hyperpriors.of(self.likelihood, self._vectors)
+
+    @property
+    def _vectors(self) -> PlainDict:
+        """Prior variances that may have priors themselves, by name, an entry for each layer."""
+        return {VARIANCES: self.architecture.variances}
+
+    def _with_values(self, values: PlainMapping) -> PlainDict:
+        """Changes of fields that put numbers, by variable, in place of priors."""
+        likelihood, vectors = hyperpriors.at(self.likelihood, self._vectors, values)
+        arch, variances = self.architecture, vectors.pop(VARIANCES, None)
+        changed = arch if variances is None else dataclasses.replace(arch, variances=variances)
+        return {"likelihood": likelihood, "architecture": changed, **vectors}
 
     @property
     def has_priors(self) -> bool:
@@ -231,8 +243,7 @@ class NetworkPosterior(Posterior):
         """The same model with medians in place of priors; itself if all numbers are known."""
         if not self.has_priors:
             return self
-        likelihood, arch = hyperpriors.at(self.likelihood, self.architecture, self.hyperpriors.medians)
-        return self._changed({"likelihood": likelihood, "architecture": arch})
+        return self._changed(self._with_values(self.hyperpriors.medians))
 
     def require_numbers(self) -> None:
         """Raise ValueError if a number has a prior in its place."""
@@ -249,8 +260,7 @@ class NetworkPosterior(Posterior):
 
         Raises ValueError for names without a prior, and for values that are no numbers of this kind.
         """
-        likelihood, arch = hyperpriors.at(self.likelihood, self.architecture, values)
-        return self.replace(likelihood=likelihood, architecture=arch)
+        return self.replace(**self._with_values(values))
 
     @property
     def size(self) -> str:

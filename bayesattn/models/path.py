@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn.likelihoods import Likelihood, Outputs
+from bayesattn.models.hyperpriors import VARIANCES, Values, fields_of
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites, arrays_of, observe
@@ -77,6 +78,11 @@ class Path(Parameterisation):
             "widths": arch.widths,
             "output_axes": arch.output_axes,
         }
+
+    def at_values(self, values: Values) -> "Path":
+        """Same posterior at values of numbers of the likelihood, and of the prior variances."""
+        likelihood, variances = replace(self.likelihood, **fields_of(values)), values.get(VARIANCES, self.variances)
+        return replace(self, likelihood=likelihood, variances=variances)
 
     def function(self, sites: Sites) -> Outputs:
         """Outputs f on the training examples."""

@@ -35,7 +35,8 @@ def _prior_by_weights(keys, posterior: Parameterisation) -> dict[str, Array]:
         sites_key, labels_key = jax.random.split(key)
         sites = posterior.draw_prior(sites_key)
         drawn = posterior.quantities(sites, key) | {"labels": posterior.draw_labels(labels_key, sites)}
-        return {name: drawn[name] for name in ("order_parameter", "prediction", "labels") if name in drawn}
+        kept = ("order_parameter", "prediction", "labels", *posterior.numbers)
+        return {name: drawn[name] for name in kept if name in drawn}
 
     return jax.lax.map(draw, keys)
 

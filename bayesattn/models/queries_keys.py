@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from bayesattn import fixed_attention
 from bayesattn.architecture import Architecture
 from bayesattn.models.attention_model import AttentionModel
+from bayesattn.models.hyperpriors import QUERIES_AND_KEYS, Values
 from bayesattn.models.parameterisation import Sites
 
 Heads = list[tuple[Float[Array, "_ key_feature _"], Float[Array, "_ key_feature _"]]]
@@ -120,6 +121,15 @@ class QueriesAndKeys(eqx.Module):
             jnp.asarray(np.sqrt(model.query_variance)),
             jnp.asarray(np.sqrt(model.key_variance)),
             tuple((count, model.key_width, size) for count, size in zip(arch.heads, sizes, strict=True)),
+        )
+
+    def at_values(self, values: Values) -> "QueriesAndKeys":
+        """Same prior at values of the variances, where these have priors."""
+        queries, keys = (jnp.sqrt(values[name]) if name in values else None for name in QUERIES_AND_KEYS)
+        return QueriesAndKeys(
+            self.query_deviations if queries is None else queries,
+            self.key_deviations if keys is None else keys,
+            self.shapes,
         )
 
     def sample(self) -> Sites:

@@ -3,7 +3,7 @@
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
-from bayesattn.models.hyperparameters import HyperCollapsed, HyperPath, HyperToken
+from bayesattn.models.hyperparameters import HyperAttention, HyperBlocks, HyperCollapsed, HyperPath, HyperToken
 from bayesattn.models.latent import Latent, LatentModel
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Parameterisation
@@ -20,6 +20,7 @@ PARAMETERISATIONS: dict[type[Posterior], dict[str, type[Parameterisation]]] = {
 for _posterior, _kinds in PARAMETERISATIONS.items():
     _posterior.kinds, _posterior.parameterisations = _kinds, tuple(_kinds)
 Model.kinds_with_priors = {"token": HyperToken, "path": HyperPath, "collapsed": HyperCollapsed}
+AttentionModel.kinds_with_priors = {"token": HyperBlocks, "collapsed": HyperAttention}
 NAMES = [*dict.fromkeys(name for kinds in PARAMETERISATIONS.values() for name in kinds)]
 """Names of all parameterisations."""
 CENTRAL = ("order_parameter", "latent")

@@ -20,6 +20,7 @@ from bayesattn.likelihoods import Outputs
 from bayesattn.models import latent_outputs
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.collapsed import Collapsed, WithOutputs
+from bayesattn.models.hyperpriors import Values
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites, arrays_of
 from bayesattn.models.queries_keys import Heads, QueriesAndKeys, Sequences, heads_of, others
 from bayesattn.models.token import Token
@@ -38,6 +39,7 @@ class SampledAttention(Parameterisation):
         skips: whether each layer has a skip connection.
     """
 
+    given_uniform: eqx.AbstractVar[Collapsed | Token]
     prior: QueriesAndKeys
     sequences: Sequences
     test: Sequences | None
@@ -64,6 +66,11 @@ class SampledAttention(Parameterisation):
     def given(self, sites: Sites) -> Parameterisation:
         """Posterior of the other weights, given the sites of queries and keys."""
         return self.given_heads(heads_of(self.prior.named(sites)))
+
+    def at_values(self, values: Values) -> "SampledAttention":
+        """Same posterior at values of the numbers that have priors."""
+        given = self.given_uniform.at_values(values)
+        return replace(self, prior=self.prior.at_values(values), given_uniform=given)
 
     def _test_path_inputs(self, heads: Heads) -> Float[Array, "test_example path feature"] | None:
         return None if self.test is None else self.test.path_inputs(heads, self.skips)

@@ -81,10 +81,11 @@ def restored(description: PlainMapping, arrays: PlainMapping) -> Posterior:
     data |= {"head_names": names["head_names"] or arch.numbered_heads(first=0)}
     priors = hyperpriors.restored(table.get("priors", {}))
     data |= {"architecture": replace(arch, variances=priors.pop(hyperpriors.VARIANCES, arch.variances))}
+    of_heads = {name: priors.pop(name) for name in hyperpriors.QUERIES_AND_KEYS if name in priors}
     data |= {"likelihood": _likelihood(table, arrays, priors), "output_names": names.get("output_names")}
     data |= {"name": names["name"], "task": names["task"]}
     if kind is AttentionModel:
-        return AttentionModel(**data, **table["attention"])
+        return AttentionModel(**data, **table["attention"], **of_heads)
     if "unseen" in names:
         inputs, labels = data.pop("path_inputs"), data.pop("labels")
         data["compressed"] = Compressed.restored(inputs, labels, ResidualExamples(**names["unseen"]))
@@ -247,15 +248,15 @@ def architecture_in(tree: "xr.DataTree") -> Architecture | None:
 
 
 def numbers_with_priors(tree: "xr.DataTree") -> dict[str, "xr.DataArray"]:
-    """Draws of the numbers that have priors, by variable; of the variances those entries alone that have one."""
+    """Draws of the numbers that have priors, by variable; of vectors those entries alone that have one."""
     try:
         priors = tomllib.loads(described_in(tree)["model"])["priors"]
         drawn = {name: dataset(tree, "posterior")[name] for name in priors}
     except (KeyError, TypeError, ValueError):
         return {}
-    if hyperpriors.VARIANCES in drawn:
-        places = [layer for layer, each in enumerate(priors[hyperpriors.VARIANCES]) if isinstance(each, dict)]
-        drawn[hyperpriors.VARIANCES] = drawn[hyperpriors.VARIANCES].isel(variance=places)
+    for name in [name for name in drawn if name in hyperpriors.VECTORS]:
+        places = [place for place, each in enumerate(priors[name]) if isinstance(each, dict)]
+        drawn[name] = drawn[name][..., places]
     return drawn
 
 

@@ -206,6 +206,7 @@ def anneal_logits(
     Raises ValueError for another kind of model and invalid numbers, FloatingPointError where islands lose all weight.
     """
     require_kind("model", model, AttentionModel)
+    model.require_numbers()
     _check_numbers(islands, particles, moves, seed)
     posterior = CollapsedAttention.of(model)
     key = stream(seed, "annealing logits", model.fingerprint, str(particles))

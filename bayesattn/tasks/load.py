@@ -170,6 +170,9 @@ def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosteri
         model = Model.from_tokens(data, temperature=likelihood.temperature, name=file.stem, **shape)
         return model.replace(task=task, likelihood=likelihood)
     heads = table.architecture.heads or [len(layer) for layer in data.head_names]
+    of_heads, priors = table.attention.model_dump(), hyperpriors.restored(table.priors.model_dump())
+    for each in hyperpriors.QUERIES_AND_KEYS:
+        of_heads[each] = next((value for value in (priors[each], of_heads[each]) if value is not None), 1.0)
     return AttentionModel(
         inputs=data.inputs,
         labels=data.labels,
@@ -184,7 +187,7 @@ def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosteri
         likelihood=likelihood,
         name=file.stem,
         task=task,
-        **table.attention.model_dump(),
+        **of_heads,
     )
 
 

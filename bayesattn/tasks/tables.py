@@ -68,8 +68,8 @@ class AttentionTable(Table):
     """Table [attention]: queries and keys are sampled too, with prior variances of their entries (`AttentionModel`)."""
 
     key_width: PositiveInt
-    query_variance: NotNegative | list[NotNegative] = 1.0
-    key_variance: NotNegative | list[NotNegative] = 1.0
+    query_variance: NotNegative | list[NotNegative] | None = None
+    key_variance: NotNegative | list[NotNegative] | None = None
     attention_on: Literal["inputs", "hidden"] = "inputs"
     values: Literal["linear", "relu", "gelu"] = "linear"
     values_strength: NotNegative = 1.0
@@ -89,11 +89,14 @@ class ValidateTable(Table):
 class PriorsTable(Table):
     """Table [priors]: distributions in place of numbers, such as {distribution = "LogNormal", loc = -2.0, scale = 1.0}.
 
-    `variances` has a number or a distribution for each layer, in the order of [architecture].
+    `variances` has a number or a distribution for each layer, in the order of [architecture]; so have `query_variance` and
+    `key_variance`, in place of those of [attention].
     """
 
     temperature: PlainDict | None = None
     variances: list[PositiveFloat | PlainDict] | None = None
+    query_variance: list[NotNegative | PlainDict] | None = None
+    key_variance: list[NotNegative | PlainDict] | None = None
 
 
 class ModelTable(Table):
@@ -115,6 +118,9 @@ class ModelTable(Table):
             raise BayesattnError("needs temperature or priors.temperature, and not both")
         if self.priors.variances is not None and self.architecture.variances is not None:
             raise BayesattnError("needs architecture.variances or priors.variances, and not both")
+        for name in ("query_variance", "key_variance"):
+            if getattr(self.priors, name) is not None and getattr(self.attention, name, 0.0) is not None:
+                raise BayesattnError(f"needs attention.{name} or priors.{name}, and not both, and a table [attention]")
         return self
 
 

@@ -135,7 +135,7 @@ def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
             noise = np.sqrt(np.diag(inverse @ rise.covariance[np.ix_(free, free)] @ inverse))
             found = bool(np.all(np.abs(step[free]) < np.maximum(STEP_TOLERANCE * deviations[free], noise)))
         if found:
-            for number in np.flatnonzero(deviations > LARGEST_DEVIATION):
+            for number in np.flatnonzero(deviations > LARGEST_DEVIATION).tolist():
                 if _is_as_large_at_an_edge(model, position, centre, number, here, key):
                     deviations[number] = np.nan
             return _result(model, position, deviations, here)

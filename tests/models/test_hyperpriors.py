@@ -14,15 +14,20 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.jobs.plots.run import run_title
 from bayesattn.models import hyperparameters, path
+from bayesattn.models.conditional import conditional_of, new_inputs
 from bayesattn.models.hyperparameters import HYPER
 from bayesattn.models.hyperpriors import table_of
 from bayesattn.models.parameterisation import NO_FLOAT32
+from bayesattn.models.posterior import parameterisation_of
 from bayesattn.models.stored_model import described as description_of
 from bayesattn.models.stored_model import model_in, restored
 from bayesattn.network import effective_weights
 from bayesattn.questions import calibration
+from bayesattn.questions.preferred_attention import conditional_evidence
+from bayesattn.samplers.smc import anneal_logits
 from tests import dense
 from tests.conftest import relative_error
+from tests.models.attention_networks import attention_model
 from tests.models.test_dense import POINTS, require_equal
 from tests.models.test_extended import extended_model
 from tests.posteriors import tiny_model, weighed_mean
@@ -117,6 +122,109 @@ def test_bartlett_coordinates_and_numbers(name):
     assert relative_error(found["order_parameter"], u) < 1e-12
     if "variances" in found:
         np.testing.assert_allclose(found["variances"], known.architecture.variances, rtol=1e-12)
+
+
+S_Q = dist.Gamma(3.0, 2.0)
+BLOCKS = {"values": "gelu", "attention_on": "hidden"}
+
+
+def sampled_attention(**settings):
+    """Five numbers with priors, of all kinds; each layer's query variance has its own."""
+    model = attention_model(heads=(2, 1), widths=(3, 3, 3), **settings)
+    return model.replace(
+        temperature=T, variances=(S_0, 0.9, 1.2, S_A), query_variance=S_Q, key_variance=(1.5, dist.Delta(2.0))
+    )
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("collapsed", {}), ("token", {}), ("token", BLOCKS)])
+def test_sampled_attention_given_its_numbers(kind, settings):
+    """Densities, U and predictions are those of the model at the values, up to the prior of the numbers."""
+    model = sampled_attention(**settings)
+    assert model.hyperpriors.names == (
+        "temperature",
+        "variances[0]",
+        "variances[3]",
+        "query_variance[0]",
+        "query_variance[1]",
+    )
+    posterior = parameterisation_of(model, kind).of(model)
+    at = jax.jit(lambda posterior, sites: (posterior.log_density(sites), posterior.central(sites)))
+    for key in jax.random.split(jax.random.key(1), 2):
+        sites = posterior.draw_prior(key)
+        numbers = np.exp(sites[HYPER])
+        own = np.concatenate([sites[HYPER][:3], np.log(numbers[3:])])
+        known = model.at(
+            {"temperature": numbers[0], "variances": (numbers[1], 0.9, 1.2, numbers[2]), "query_variance": numbers[3:]}
+        )
+        assert known.key_variance == (1.5, 2.0)
+        inner = {name: value for name, value in sites.items() if name != HYPER}
+        given = parameterisation_of(known, kind).of(known)
+        priors = (T, S_0, S_A)
+        prior = log_prior_of(priors, own[:3]) + np.sum(stats.gamma(3.0, scale=0.5).logpdf(numbers[3:]) + own[3:])
+        (density, mine), (density_given, theirs) = at(posterior, sites), at(given, inner)
+        assert abs(density - density_given - prior) < 1e-9
+        np.testing.assert_allclose(mine["order_parameter"], theirs["order_parameter"], rtol=1e-10)
+        np.testing.assert_allclose(mine["query_variance"], known.query_variance, rtol=1e-12)
+
+
+@pytest.mark.heavy
+def test_draws_of_sampled_attention_and_numbers():
+    """Predictions and densities are of the values of a draw; the model is restored; what needs numbers says so."""
+    model = sampled_attention()
+    keep = ("order_parameter", "prediction", "queries_keys")
+    tree = ba.sample(model, "nuts", chains=2, warmup=50, draws=50, seed=1, keep=keep, progress=False)
+    assert model_in(tree).fingerprint == model.fingerprint
+    assert tree["posterior"]["query_variance"].dims == ("chain", "draw", "layer")
+    rows = [row["quantity"] for row in ba.checks.diagnostics.summary(tree)]
+    assert rows.count("query_variance") == 2
+    few = tree.isel(draw=[3], chain=[1])
+    each = few["posterior"].to_dataset().isel(chain=0, draw=0)
+    values = {name: each[name].values for name in ("temperature", "variances", "query_variance")}
+    same = conditional_of(model.at(values))
+    drawn = {name: jnp.asarray(each[name].values) for name in same.variables}
+    new = new_inputs(model, model.test_inputs, None)
+    mean, variance, _ = same.outputs(drawn, new, None)
+    found = ba.predict(few, model.test_inputs)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(found.variance, variance, rtol=1e-9)
+    joint = ba.with_groups(few, "log_likelihood", joint=True)["log_likelihood"]["labels"].values
+    assert abs(joint[0, 0] - same.log_likelihood(drawn)) < 1e-8
+    for call in (anneal_logits, lambda m: conditional_evidence(m, [(np.ones((1, 2, 2)), np.ones((1, 2, 2)))])):
+        with pytest.raises(ValueError, match="temperature must be a number for the theory"):
+            call(model)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("kind", "settings"), [("collapsed", {}), ("token", {}), ("token", BLOCKS)])
+def test_chains_of_sampled_attention_and_numbers_agree_with_weighed_prior_draws(kind, settings):
+    model = sampled_attention(**settings)
+    weights = parameterisation_of(model, "token").of(model)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        sites = weights.draw_prior(key)
+        known, inner, _ = weights.given(sites)
+        likelihood = known.given_uniform.likelihood
+        log_likelihood = jnp.sum(likelihood.log_prob(known.function(inner), known.labels))
+        return described_attention(weights.quantities(sites, key)), log_likelihood
+
+    batches = [draw(jax.random.split(key, 2**14)) for key in jax.random.split(jax.random.key(3), 32)]
+    prior, log_likelihoods = (np.concatenate(each) for each in zip(*batches, strict=True))
+    tree = ba.sample(model, "nuts", kind, chains=4, warmup=1000, draws=5000, seed=2, progress=False)
+    names = ("temperature", "variances", "query_variance", "order_parameter", "prediction")
+    arrays = {name: tree["posterior"][name].values for name in names}
+    each = jax.vmap(jax.vmap(described_attention))(arrays)
+    found = xr.DataArray(np.asarray(each), dims=("chain", "draw", "entry"))
+    for power in (1, 2):
+        agree(found**power, *weighed_mean(log_likelihoods, prior**power, 1000))
+
+
+def described_attention(drawn):
+    numbers = jnp.concatenate(
+        [drawn["temperature"][None], drawn["variances"][jnp.array([0, 3])], drawn["query_variance"]]
+    )
+    return described(numbers, drawn["order_parameter"], drawn["prediction"])
 
 
 @pytest.fixture(scope="module")

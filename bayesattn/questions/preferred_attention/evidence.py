@@ -99,6 +99,7 @@ def conditional_evidence(
 def checked_layers(model: Checked, queries_and_keys: Checked) -> Layers:
     """Heads of each layer as arrays; raises ValueError unless the theory applies to them."""
     require_kind("model", model, AttentionModel)
+    model.require_numbers()
     refuse_traced("the evidence of an attention", queries_and_keys=queries_and_keys)
     require_gaussian(model.likelihood)
     return list(jax.tree.map(jnp.asarray, model.checked_heads(queries_and_keys)))
