@@ -166,6 +166,8 @@ def environment() -> Path:
         venv.create(FOLDER / "laplace", with_pip=True, clear=True)
         packages = ["torch==2.13.0", "laplace-torch==0.3"]
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *packages], check=True)
+        # Its wheel is for another build of PyTorch than some processors get, and nothing here needs it.
+        subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision"], check=True)
         (FOLDER / "laplace" / "installed").touch()
     return python
 

@@ -38,6 +38,8 @@ LONGEST_STEP, MOST_STEPS = 2.0, 60
 """Longest step of a number in its coordinate, and most steps."""
 LARGEST_DEVIATION = 1.0
 """Standard deviation of a number, in its coordinate, above which log p(Y) at the edges is compared with its maximum."""
+LEAST_GAIN = 0.01
+"""Nats that log p(Y) would gain at its slope up to the edge, below which a number has no more to move."""
 STEP_TOLERANCE = 0.02
 """Length of a step, in standard deviations by the curvature, at which the search ends, if it is not lost in noise before."""
 
@@ -117,35 +119,55 @@ def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
     key = branch(stream_of(model, seed), "maximum")
     centre = np.asarray(priors.position(priors.medians))
-    position, free, longest, last = centre, np.ones(len(names), bool), LONGEST_STEP, None
+    position, move, before = centre, np.zeros(len(names)), None
     for _ in range(MOST_STEPS):
         here, rise = _at(model, position, shapes, key)
-        if last is not None and here.evidence.log_evidence < last[0] - 3 * np.hypot(here.evidence.error, last[1]):
-            position, longest = (position + last[2]) / 2, longest / 2
+        if before is not None and (shorter := _overshot(move, *before, here, rise)) < 1:
+            position, move = position - (1 - shorter) * move, shorter * move
             continue
         outside = (np.abs(position - centre) >= EDGE) & (rise.gradient * (position - centre) > 0)
-        free = ~outside
-        step, deviations = np.zeros(len(names)), np.full(len(names), np.nan)
-        curvatures, axes = np.linalg.eigh(-rise.hessian[np.ix_(free, free)])
-        small = 1e-3 * max(curvatures.max(initial=0.0), 1e-9)
-        step[free] = axes @ ((axes.T @ rise.gradient[free]) / np.maximum(np.abs(curvatures), small))
-        if found := bool(np.all(curvatures > 0)):
-            deviations[free] = np.sqrt(np.sum(axes**2 / curvatures, axis=1))
-            inverse = axes / curvatures @ axes.T
-            noise = np.sqrt(np.diag(inverse @ rise.covariance[np.ix_(free, free)] @ inverse))
-            found = bool(np.all(np.abs(step[free]) < np.maximum(STEP_TOLERANCE * deviations[free], noise)))
-        if found:
-            for number in np.flatnonzero(deviations > LARGEST_DEVIATION).tolist():
+        step, deviations, noise = _newton(rise, ~outside)
+        gain = np.abs(rise.gradient) * np.maximum(EDGE - np.abs(position - centre), 0)
+        small = np.abs(step) < np.maximum(STEP_TOLERANCE * deviations, noise)
+        if np.all(outside | small | (gain < LEAST_GAIN)):
+            for number in np.flatnonzero(~(deviations < LARGEST_DEVIATION) & ~outside).tolist():
                 if _is_as_large_at_an_edge(model, position, centre, number, here, key):
                     deviations[number] = np.nan
             return _result(model, position, deviations, here)
-        last = here.evidence.log_evidence, here.evidence.error, position
-        step *= min(1.0, longest / np.abs(step).max())
-        position, longest = np.clip(position + step, centre - EDGE, centre + EDGE), min(2 * longest, LONGEST_STEP)
+        step *= min(1.0, LONGEST_STEP / np.abs(step).max())
+        before, there = (here, rise), np.clip(position + step, centre - EDGE, centre + EDGE)
+        position, move = there, there - position
     raise NotConverged(
         f"no maximum of log p(Y) was found in {MOST_STEPS} steps: it hardly depends on {', '.join(names)}; sample them",
         None,
     )
+
+
+def _newton(rise: _Rise, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Newton's step of the numbers that are free, deviations by the curvature (NaN if it is none), and the step's noise.
+
+    Where log p(Y) is not concave, the step is along -|H|^{-1} g.
+    """
+    step, deviations, noise = np.zeros(len(free)), np.full(len(free), np.nan), np.zeros(len(free))
+    if not free.any():
+        return step, deviations, noise
+    curvatures, axes = np.linalg.eigh(-rise.hessian[np.ix_(free, free)])
+    steepness = np.maximum(np.abs(curvatures), 1e-3 * max(np.abs(curvatures).max(), 1e-9))
+    inverse = axes / steepness @ axes.T
+    step[free] = inverse @ rise.gradient[free]
+    if np.all(curvatures > 0):
+        deviations[free] = np.sqrt(np.sum(axes**2 / curvatures, axis=1))
+        noise[free] = np.sqrt(np.diag(inverse @ rise.covariance[np.ix_(free, free)] @ inverse))
+    return step, deviations, noise
+
+
+def _overshot(move: np.ndarray, old: Weighed, slope: _Rise, here: Weighed, new: _Rise) -> float:
+    """Share of a move after which log p(Y) no longer rose, by the secant of its slopes; 1 if it is not too long."""
+    before, after = slope.gradient @ move, new.gradient @ move
+    if after < -0.3 * before:
+        return float(np.clip(before / (before - after), 0.1, 0.9))
+    fall = old.evidence.log_evidence - here.evidence.log_evidence
+    return 0.5 if fall > 3 * np.hypot(old.evidence.error, here.evidence.error) else 1.0
 
 
 def _is_as_large_at_an_edge(
