@@ -263,10 +263,10 @@ def _variables(
     _require_rank(variables["order_parameter"], model.architecture.factor_columns)
     for name in {*names} - variables.keys():
         if name not in tree["posterior"]:
-            of, kept = repr(model.likelihood), "queries_keys"
+            of, kept = repr(model.reference.likelihood), "queries_keys"
             if "V_0" in names:
                 of, kept = "hidden attention or nonlinear values", "weights"
-            advice = "" if name in DRAW_VARIABLES else f": keep {kept!r}"
+            advice = "" if name in DRAW_VARIABLES or name in model.hyperpriors.variables else f": keep {kept!r}"
             raise BayesattnError(f"draws of a model with {of} must have posterior[{name!r}], got draws without{advice}")
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
         require_finite(f"posterior[{name!r}]", values)

@@ -370,7 +370,9 @@ def test_one_chain_and_few_draws_are_told_in_tables(run, shown):
     assert content["diagnostics"]["undefined"].keys() == {"rhat"}
     out = run("runs", ".")[1]
     assert out.splitlines()[2].split()[8] == "n/a"
-    assert "the worst of U or z, predictions, readouts, energy and log posterior" in " ".join(out.split())
+    assert "the worst of U or z, numbers with priors, predictions, readouts, energy and log posterior" in " ".join(
+        out.split()
+    )
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

@@ -49,7 +49,7 @@ QUANTITY_NAMES = {
     VARIANCES: "the variances",
 }
 """Name of each watched quantity in sentences."""
-WATCHED_QUANTITIES = "U or z, predictions, readouts, energy and log posterior"
+WATCHED_QUANTITIES = "U or z, numbers with priors, predictions, readouts, energy and log posterior"
 
 
 @dataclass(frozen=True, repr=False)

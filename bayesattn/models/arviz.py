@@ -81,7 +81,9 @@ def axis_names(model: Posterior) -> dict[str, list[str]]:
         return {}
     names = model.output_names if model.architecture.output_axes else None
     variances = ["s_0^2", *(f"s_{layer + 1}^2" for layer in range(model.architecture.depth)), "s_a^2"]
-    own = {"variance": variances} if "variances" in model.hyperpriors.variables else {}
+    own: dict[str, list] = {"variance": variances} if "variances" in model.hyperpriors.variables else {}
+    if set(QUERIES_AND_KEYS) & {*model.hyperpriors.variables}:
+        own["layer"] = [*range(1, model.architecture.depth + 1)]
     return {"path": model.row_names, "other_path": model.row_names} | ({"output": [*names]} if names else {}) | own
 
 

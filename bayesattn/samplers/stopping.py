@@ -12,6 +12,7 @@ from bayesattn._util.checks import positive
 from bayesattn._util.plain_values import PlainMapping
 from bayesattn.errors import BayesattnError
 from bayesattn.models import CENTRAL
+from bayesattn.models.hyperpriors import VECTORS
 from bayesattn.samplers.job import Job
 
 DRAWS_AT_FIRST_CHECK, GROWTH_BETWEEN_CHECKS = 100, 1.25
@@ -122,7 +123,7 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
         return
     judged = [entries(posterior, count)] if set(CENTRAL) & posterior.keys() else []
     numbers = [name for name, values in posterior.items() if values.ndim == 2]  # Of a likelihood, one for each draw.
-    for name in [*numbers, *(name for name in ("prediction", "readout", "variances") if name in posterior)]:
+    for name in [*numbers, *(name for name in ("prediction", "readout", *VECTORS) if name in posterior)]:
         values = np.asarray(posterior[name][:, :count])
         judged.append(values.reshape(*values.shape[:2], -1))
     worst, least = 1.0, np.inf

@@ -90,13 +90,13 @@ class PriorsTable(Table):
     """Table [priors]: distributions in place of numbers, such as {distribution = "LogNormal", loc = -2.0, scale = 1.0}.
 
     `variances` has a number or a distribution for each layer, in the order of [architecture]; so have `query_variance` and
-    `key_variance`, in place of those of [attention].
+    `key_variance`, in place of those of [attention], or one distribution for all layers.
     """
 
     temperature: PlainDict | None = None
     variances: list[PositiveFloat | PlainDict] | None = None
-    query_variance: list[NotNegative | PlainDict] | None = None
-    key_variance: list[NotNegative | PlainDict] | None = None
+    query_variance: list[NotNegative | PlainDict] | PlainDict | None = None
+    key_variance: list[NotNegative | PlainDict] | PlainDict | None = None
 
 
 class ModelTable(Table):
@@ -119,8 +119,12 @@ class ModelTable(Table):
         if self.priors.variances is not None and self.architecture.variances is not None:
             raise BayesattnError("needs architecture.variances or priors.variances, and not both")
         for name in ("query_variance", "key_variance"):
-            if getattr(self.priors, name) is not None and getattr(self.attention, name, 0.0) is not None:
-                raise BayesattnError(f"needs attention.{name} or priors.{name}, and not both, and a table [attention]")
+            if getattr(self.priors, name) is None:
+                continue
+            if self.attention is None:
+                raise BayesattnError(f"needs a table [attention] for priors.{name}")
+            if getattr(self.attention, name) is not None:
+                raise BayesattnError(f"needs attention.{name} or priors.{name}, and not both")
         return self
 
 

@@ -21,7 +21,7 @@ from bayesattn._util.random import branch
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
-from bayesattn.errors import BayesattnError
+from bayesattn.errors import BayesattnError, ContradictoryLabels
 from bayesattn.kernels.energies import one_by_one
 from bayesattn.kernels.forms import compressed
 from bayesattn.theory.annealing import Singular
@@ -192,7 +192,10 @@ def _is_as_large_at_an_edge(
 def _drawn(model: Checked, position: np.ndarray, key: Key[Array, ""]) -> Weighed:
     """Draws of U given the numbers at a position, with the same random numbers wherever it is; raises NotConverged."""
     priors = model.hyperpriors
-    known = model.at({name: np.asarray(value) for name, value in _values(priors, position)[0].items()})
+    try:
+        known = model.at({name: np.asarray(value) for name, value in _values(priors, position)[0].items()})
+    except ContradictoryLabels as error:  # K + T I is singular.
+        raise NotConverged(f"the evidence cannot be computed in float64; {error}", None) from None
     arch, process = known.architecture, compressed(known.gaussian_process, known.architecture)
     drawn = by_importance(process, arch, None, key, "") if wide(layer_shapes(arch)) else None
     if drawn is not None and drawn.evidence.reliable:

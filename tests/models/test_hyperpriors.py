@@ -12,8 +12,10 @@ import xarray as xr
 from scipy import stats
 
 import bayesattn as ba
+from bayesattn.jobs.cli.sample import _named
 from bayesattn.jobs.plots.run import run_title
 from bayesattn.models import hyperparameters, path
+from bayesattn.models.arviz import axis_names
 from bayesattn.models.conditional import conditional_of, new_inputs
 from bayesattn.models.hyperparameters import HYPER
 from bayesattn.models.hyperpriors import table_of
@@ -464,7 +466,24 @@ def test_a_model_file_has_priors(tmp_path):
         (table.replace("'LogNormal'", "'LogNormel'") + head, "priors.temperature.distribution must be the name of one"),
         (table.replace("scale", "sd") + head, "priors.temperature must have the parameters of LogNormal"),
         ("temperature = 0.1\n" + table + head, "needs temperature or priors.temperature, and not both"),
+        (table + "query_variance = [1.0]\n" + head, r"needs a table \[attention\] for priors.query_variance"),
     ):
         file.write_text(content)
         with pytest.raises(ValueError, match=message):
             ba.load_model(file)
+
+
+def test_a_model_file_has_priors_of_queries_and_keys(tmp_path):
+    prior = "{distribution = 'Gamma', concentration = 2.0, rate = 2.0}"
+    text = f"temperature = 0.1\n[priors]\nquery_variance = {prior}\nkey_variance = [0.5, {prior}]\n"
+    text += "[architecture]\nwidth = 5\n[attention]\nkey_width = 2\n[task]\nname = 'hidden_markov'\n"
+    (file := tmp_path / "mine.toml").write_text(text)
+    assert ba.load_model(file).hyperpriors.names == ("query_variance[0]", "query_variance[1]", "key_variance[1]")
+    file.write_text(text.replace("key_width = 2", "key_width = 2\nkey_variance = 1.0"))
+    with pytest.raises(ValueError, match=r"needs attention.key_variance or priors.key_variance, and not both"):
+        ba.load_model(file)
+
+
+def test_layers_of_queries_and_keys_are_counted_from_one():
+    assert axis_names(sampled_attention())["layer"] == [1, 2]
+    assert _named({"quantity": "key_variance", "variance": "2"}) == "key_variance of layer 2"

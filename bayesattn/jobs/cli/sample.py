@@ -15,6 +15,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.jobs import runs
 from bayesattn.jobs.cli import options, screen
 from bayesattn.jobs.tables import MOST_PATHS
+from bayesattn.models.hyperpriors import QUERIES_AND_KEYS
 from bayesattn.models.network_posterior import NetworkPosterior
 
 ENTRIES_OF_LEAST_ESS = 3
@@ -138,6 +139,8 @@ def sample(
 
 def _named(row: PlainDict) -> str:
     which = row.get("variance")
+    if row["quantity"] in QUERIES_AND_KEYS:
+        return f"{row['quantity']} of layer {which}"
     return row["quantity"] if which is None else "product of the variances" if which == "product" else which
 
 
