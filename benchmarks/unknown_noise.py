@@ -36,7 +36,6 @@ from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKe
 from sklearn.linear_model import RidgeCV
 
 import bayesattn as ba
-from bayesattn.jobs.plots.style import palette
 from bayesattn.models.conditional import conditional_of, new_inputs
 
 FOLDER = Path(__file__).parents[1] / "build" / "unknown_noise"
@@ -258,7 +257,7 @@ def summary(cells: list[dict[str, Any]], noise: float | None) -> list[str]:
 
 def draw(cells: dict[int, list[dict[str, Any]]], file: str) -> None:
     """T by each method, over the number of examples, with its interval."""
-    colours, figure = palette(len(METHODS)), plt.figure(figsize=(7, 3.2))
+    colours, figure = plt.rcParams["axes.prop_cycle"].by_key()["color"], plt.figure(figsize=(7, 3.2))
     axes = figure.add_subplot()
     for place, of_seeds in enumerate(cells.values()):
         for number, method in enumerate(METHODS):

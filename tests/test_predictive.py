@@ -24,7 +24,7 @@ from tests.zoo import LIGHT
 from tests.zoo import model as zoo_model
 
 WIDTHS = (1, 3)
-SETTINGS = {"chains": 4, "warmup": 300, "draws": 1000}
+SETTINGS = {"chains": 4, "warmup": 300, "draws": 1300}
 
 
 @pytest.fixture(scope="module")
@@ -388,7 +388,7 @@ def test_what_cannot_be_predicted_is_said(model, drawn):
         (lambda: ba.predict(draws, inputs[:, :, :2]), r"new_path_inputs must have shape \(.*\), got \(3, 1, 2\)"),
         (lambda: ba.predict(draws, inputs * np.nan), "new_path_inputs must be finite"),
         (lambda: ba.predict(draws, inputs, thin=0), "thin must be a whole number of at least 1, got 0"),
-        (lambda: ba.predict(draws, inputs, thin=2000), "draws must hold at least 2000 of each chain, got 1000"),
+        (lambda: ba.predict(draws, inputs, thin=2000), "draws must hold at least 2000 of each chain, got 1300"),
         (lambda: ba.predict(draws.isel(example=slice(0, 2)), inputs), "attribute 'bayesattn' describes, got data of"),
         (
             lambda: ba.predict(given_u(model, [[np.nan]], 2), inputs, model=model),

@@ -34,6 +34,8 @@ times the least failed, and none of 144 above.
 """
 ROUGH_GRADIENT_TOLERANCE = 1e-3
 """Tolerance of `rough_saddle_point` with many coordinates; the result then only starts another search."""
+STARTS, STEP_OF_STARTS = 5, 2.0
+"""Starts that are tried, and by how much the logarithm of U of each layer is larger at one than at the one before."""
 LARGE_LABEL_RATIO = 1e3
 """Ratio of the labels' size to the size that the prior expects, above which labels are a likely cause of failure."""
 MOST_COORDINATES_FOR_HESSIAN = 1000
@@ -286,9 +288,31 @@ def _solve(problem: Problem, shapes, max_steps) -> SaddlePoint:
         return _entropy(whitened, shapes, problem.widths, problem.variances)
 
     local = with_derivatives(problem.process, factor, 1.0, entropy)
-    start = jnp.zeros(sum(shape.size for shape in shapes))
-    best, _, gradient, iterations = minimum(lambda w: whitened_action(w, problem, shapes), local, start, max_steps)
+    best, _, gradient, iterations = minimum(
+        lambda w: whitened_action(w, problem, shapes), local, _start(problem, shapes), max_steps
+    )
     return _solution(best, gradient, iterations, problem, shapes)
+
+
+def _start(problem: Problem, shapes) -> Array:
+    """The GP limit, or that many times larger at which the action is least.
+
+    Of labels far larger than the prior expects, a search from the GP limit itself ended at different minima of a narrow
+    network with OpenBLAS's code for different processors.
+    """
+    starts = []
+    for shape, width in zip(shapes, problem.widths, strict=True):
+        starts += [jnp.full(shape.diagonal, jnp.sqrt(width)), jnp.zeros(shape.size - shape.diagonal)]
+    along = jnp.concatenate(starts)
+    scales = jnp.arange(STARTS) * STEP_OF_STARTS
+
+    def action(scale):
+        start = scale * along
+        singular = problem.singular(unwhiten(start, shapes, problem.widths), shapes)
+        return jnp.where(singular, jnp.inf, whitened_action(start, problem, shapes))
+
+    actions = jax.lax.map(action, scales)
+    return scales[jnp.argmin(actions)] * along
 
 
 def _solve_large(problem: Problem, shapes, max_steps, tolerance=GRADIENT_TOLERANCE / 10) -> SaddlePoint:
