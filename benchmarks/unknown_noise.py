@@ -104,7 +104,8 @@ def exact(model: ba.Model, seed: int) -> dict[str, Any]:
 def maximum(model: ba.Model, seed: int) -> dict[str, Any]:
     """T and s_a^2 where the evidence is greatest."""
     found = ba.theory.maximum_evidence(model, seed=seed)
-    noise, deviation = found.values["temperature"], found.deviations["temperature"]
+    noise: Any = found.values["temperature"]
+    deviation = found.deviations["temperature"]
     half = stats.norm.ppf(ENDS[1]) * deviation
     interval = [] if np.isnan(deviation) else [noise * float(np.exp(sign * half)) for sign in (-1, 1)]
     edges = {"noise": noise, "interval": interval, "edges": list(found.edges)}
@@ -124,19 +125,17 @@ def gaussian_process(model: ba.Model, seed: int) -> dict[str, Any]:
     """Kernel of infinite width with learned scale and noise."""
     inputs, new = flat(model)
     kernel = ConstantKernel(1.0, (1e-6, 1e6)) * DotProduct(1e-10, "fixed") + WhiteKernel(0.1, (1e-10, 1e4))
-    process = GaussianProcessRegressor(kernel, alpha=0.0, n_restarts_optimizer=4, random_state=seed)
-    process.fit(inputs, model.labels)
-    mean, deviation = process.predict(new, return_std=True)
-    return scores(mean[None], deviation[None] ** 2, model.test_labels) | {
-        "noise": float(process.kernel_.k2.noise_level)
-    }
+    process: Any = GaussianProcessRegressor(kernel, alpha=0.0, n_restarts_optimizer=4, random_state=seed)
+    mean, deviation = process.fit(inputs, model.labels).predict(new, return_std=True)
+    noise = {"noise": float(process.kernel_.k2.noise_level)}
+    return scores(mean[None], deviation[None] ** 2, model.test_labels) | noise
 
 
 def ridge(model: ba.Model, seed: int) -> dict[str, Any]:
     """Ridge regression; the variance of predictions is the mean squared leave-one-out error."""
     inputs, new = flat(model)
     penalties = np.logspace(-6, 6, 61)
-    fitted = RidgeCV(penalties, fit_intercept=False, store_cv_results=True).fit(inputs, model.labels)
+    fitted: Any = RidgeCV(penalties, fit_intercept=False, store_cv_results=True).fit(inputs, model.labels)
     squares = fitted.cv_results_.reshape(-1, len(penalties)).mean(0)[penalties == fitted.alpha_][0]
     values = np.linalg.svd(inputs, compute_uv=False) ** 2
     degrees = np.sum(values / (values + fitted.alpha_))
