@@ -214,7 +214,7 @@ def test_a_minimum_far_from_the_start_is_found_either_way(two_layers, monkeypatc
     model = model_of(two_layers.path_inputs, scale * two_layers.labels, two_layers.arch, two_layers.temperature)
     temperatures = [two_layers.temperature, 0.05 if scale == 1 else two_layers.temperature]
     few = ba.theory.solve(model, arch=networks, temperature=temperatures)
-    # From the GP limit itself it took up to 39 steps, and those of one processor led to a higher minimum of the narrow network.
+    # From the GP limit itself it took up to 39 steps, on one processor to a higher minimum of the narrow network.
     assert max(few.iterations) <= 20
     usual, _ = mode.find_mode(given, two_layers.arch)
     monkeypatch.setattr(saddle_point, "MOST_COORDINATES_FOR_HESSIAN", 0)
