@@ -131,9 +131,8 @@ def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
         small = np.abs(step) < np.maximum(STEP_TOLERANCE * deviations, noise)
         if np.all(outside | small | (gain < LEAST_GAIN)):
             for number in np.flatnonzero(~(deviations < LARGEST_DEVIATION) & ~outside).tolist():
-                if _is_as_large_at_an_edge(model, position, centre, number, here, key):
-                    deviations[number] = np.nan
-            return _result(model, position, deviations, here)
+                outside[number] = _is_as_large_at_an_edge(model, position, centre, number, here, key)
+            return _result(model, position, np.where(outside, np.nan, deviations), outside, here)
         step *= min(1.0, LONGEST_STEP / np.abs(step).max())
         before, there = (here, rise), np.clip(position + step, centre - EDGE, centre + EDGE)
         position, move = there, there - position
@@ -146,7 +145,7 @@ def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
 def _newton(rise: _Rise, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Newton's step of the numbers that are free, deviations by the curvature (NaN if it is none), and the step's noise.
 
-    Where log p(Y) is not concave, the step is along -|H|^{-1} g.
+    Where log p(Y) is not concave, the step is along -|H|^{-1} g, and a deviation is that given the other numbers.
     """
     step, deviations, noise = np.zeros(len(free)), np.full(len(free), np.nan), np.zeros(len(free))
     if not free.any():
@@ -155,6 +154,9 @@ def _newton(rise: _Rise, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
     steepness = np.maximum(np.abs(curvatures), 1e-3 * max(np.abs(curvatures).max(), 1e-9))
     inverse = axes / steepness @ axes.T
     step[free] = inverse @ rise.gradient[free]
+    own = -np.diag(rise.hessian)
+    curved = free & (own > 0)
+    deviations[curved] = own[curved] ** -0.5
     if np.all(curvatures > 0):
         deviations[free] = np.sqrt(np.sum(axes**2 / curvatures, axis=1))
         noise[free] = np.sqrt(np.diag(inverse @ rise.covariance[np.ix_(free, free)] @ inverse))
@@ -241,8 +243,10 @@ def _values(priors: Any, position: Array) -> tuple[dict[str, Array], Array]:
     return priors.values(position), jnp.diag(slopes)
 
 
-def _result(model: Checked, position: np.ndarray, deviations: np.ndarray, here: Weighed) -> MaximumEvidence:
-    """Numbers at a position; of those without a deviation there is no maximum."""
+def _result(
+    model: Checked, position: np.ndarray, deviations: np.ndarray, edges: np.ndarray, here: Weighed
+) -> MaximumEvidence:
+    """Numbers at a position, with their deviations; of some there is no maximum."""
     priors = model.hyperpriors
     each, stretch = map(jax.device_get, _values(priors, position))
     values = {name: tuple(map(float, value)) if np.ndim(value) else float(value) for name, value in each.items()}
@@ -251,7 +255,7 @@ def _result(model: Checked, position: np.ndarray, deviations: np.ndarray, here: 
         dict(zip(priors.names, (np.abs(stretch) * deviations).tolist(), strict=True)),
         here.evidence.log_evidence,
         here.evidence.error,
-        tuple(name for name, deviation in zip(priors.names, deviations, strict=True) if np.isnan(deviation)),
+        tuple(name for name, edge in zip(priors.names, edges, strict=True) if edge),
         here.evidence.reliable,
     )
 

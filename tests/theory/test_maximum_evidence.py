@@ -1,5 +1,7 @@
 """Numbers set to where the evidence is greatest, against quadrature and against prior draws."""
 
+import importlib
+
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -10,6 +12,7 @@ from bayesattn.theory.saddle_point import NotConverged
 from tests.posteriors import by_prior_draws, exact_scalar_posterior, tiny_model
 from tests.statistics import likely
 
+maximum_evidence = importlib.import_module("bayesattn.theory.maximum_evidence")
 T, S = dist.LogNormal(-1.0, 1.0), dist.InverseGamma(3.0, 2.0)
 
 
@@ -99,6 +102,13 @@ def test_a_network_that_can_explain_all_labels_has_no_maximum():
     assert found.edges == ("temperature",)
     assert np.isnan(found.deviations["temperature"])
     assert "no maximum" in " ".join(repr(found).split())
+
+
+def test_a_number_that_is_flat_leaves_the_deviation_of_another():
+    """Or both were said to have no maximum, where noise makes the flat one's curvature negative."""
+    rise = maximum_evidence._Rise(np.zeros(2), np.diag([1e-6, -4.0]), 1e-6 * np.eye(2))
+    _, deviations, _ = maximum_evidence._newton(rise, np.array([True, True]))
+    np.testing.assert_array_equal(deviations, [np.nan, 0.5])
 
 
 def test_what_has_no_maximum_is_refused():
