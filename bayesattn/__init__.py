@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bayesattn.questions import reference
     from bayesattn.questions.grading import grade
     from bayesattn.questions.heads import head_losses, heads, remove_heads
+    from bayesattn.questions.influence import influence
     from bayesattn.questions.singular import learning_coefficient
     from bayesattn.samplers import sample
     from bayesattn.tasks.load import load_model
@@ -59,6 +60,7 @@ __all__ = [
     "grade",
     "head_losses",
     "heads",
+    "influence",
     "learning_coefficient",
     "load_model",
     "one_hot",
@@ -90,6 +92,7 @@ _HOMES = {
     "grade": "questions.grading",
     "head_losses": "questions.heads",
     "heads": "questions.heads",
+    "influence": "questions.influence",
     "learning_coefficient": "questions.singular",
     "load_model": "tasks.load",
     "one_hot": "classes",

@@ -104,7 +104,7 @@ def predict(
     """
     model, tree = opened_with_network(draws, model)
     conditional = conditional_of(model).compressed(model.architecture)
-    drawn = _variables(tree, model, conditional.variables, thin)
+    drawn = variables_of(tree, model, conditional.variables, thin)
     inputs = new_inputs(model, new_path_inputs, mask)
     seed_number("seed", seed)
     chains, count = drawn["order_parameter"].shape[:2]
@@ -118,7 +118,7 @@ def predict(
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
     def predicted(block: Checked) -> PosteriorPrediction:
-        outputs = _by_draw(lambda part: _outputs(conditional, part[0], block, part[1]), (flat, keys), "predicting")
+        outputs = by_draw(lambda part: _outputs(conditional, part[0], block, part[1]), (flat, keys), "predicting")
         mean, variance = (_by_chain(values, chains) for values in outputs[:2])
         _require_finite("prediction", mean, variance)
         variance = np.maximum(variance, 0)
@@ -128,8 +128,8 @@ def predict(
         return PosteriorPrediction(
             mean=mean.mean((0, 1)),
             variance=variance.mean((0, 1)) + mean.var((0, 1)),
-            error=_error_of_mean(mean),
-            variance_error=_error_of_mean(terms),
+            error=error_of_mean(mean),
+            variance_error=error_of_mean(terms),
             probabilities=conditional.probabilities(mean, variance, numbers),
             draws=None if outputs[2] is None else _by_chain(outputs[2], chains),
         )
@@ -211,7 +211,7 @@ def with_groups(
     if not names and "bartlett" not in tree["posterior"]:
         wanted = tuple(name for name in wanted if name != "log_prior")
     of_model, conditional = model.fingerprint, conditional_of(model)
-    drawn = _variables(tree, model, conditional.variables if {*wanted} - PRIOR_GROUPS else ("order_parameter",))
+    drawn = variables_of(tree, model, conditional.variables if {*wanted} - PRIOR_GROUPS else ("order_parameter",))
     flat, (chains, count) = _flat(drawn), drawn["order_parameter"].shape[:2]
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
@@ -220,7 +220,7 @@ def with_groups(
         some = np.linspace(0, chains * count - 1, DRAWS_NEAR_MODES).astype(int)
         others = {name: values[some] for name, values in flat.items()}
         density = _log_likelihood if joint else partial(_leave_one_out, others=others)
-        values = _by_draw(lambda part: density(conditional, part), flat, "log likelihood")
+        values = by_draw(lambda part: density(conditional, part), flat, "log likelihood")
         made["log_likelihood"] = {"labels": _by_chain(values, chains)}
         if not joint and not model.likelihood.conjugate:
             require_integrated(values, model.likelihood)
@@ -231,7 +231,7 @@ def with_groups(
         made["log_prior"] = log_prior(tree, model)
     if "posterior_predictive" in wanted:
         keys = _keys(seed, "replicated labels", model, drawn)
-        values = _by_draw(lambda part: _replicated(conditional, *part), (flat, keys), "replicated labels")
+        values = by_draw(lambda part: _replicated(conditional, *part), (flat, keys), "replicated labels")
         made["posterior_predictive"] = {"labels": _by_chain(values, chains)}
     if PRIOR_GROUPS & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
@@ -255,7 +255,7 @@ def with_groups(
     return result
 
 
-def _variables(
+def variables_of(
     tree: "xr.DataTree", model: NetworkPosterior, names: Sequence[str], thin: int = 1
 ) -> dict[str, Float[np.ndarray, "chain draw *axes"]]:
     """Every thin-th draw of some variables."""
@@ -286,7 +286,7 @@ def _require_rank(order_parameters: Float[np.ndarray, "chain draw row row"], col
         )
 
 
-def _by_draw(function: Callable[[Part], object], drawn: Part, description: str) -> Any:
+def by_draw(function: Callable[[Part], object], drawn: Part, description: str) -> Any:
     """Values of a function of draws, in parts of one shape, so that it is compiled once; with a bar if it is slow."""
     count = len(jax.tree.leaves(drawn)[0])
     size = min(DRAWS_PER_BLOCK, count)
@@ -322,7 +322,7 @@ def _warn_of_errors(densities: Float[np.ndarray, "chain draw example"]) -> None:
     if densities.shape[1] < DRAWS_AT_FIRST_CHECK:
         return
     weights = np.exp(densities.min((0, 1)) - densities)
-    errors = _error_of_mean(weights) / weights.mean((0, 1))
+    errors = error_of_mean(weights) / weights.mean((0, 1))
     if np.fmax.reduce(errors) > MOST_ERROR:
         example = int(np.nanargmax(errors))
         warnings.warn(
@@ -338,7 +338,7 @@ def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
     return values.reshape(chains, -1, *values.shape[1:])
 
 
-def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.ndarray, "*label"]:
+def error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.ndarray, "*label"]:
     """Standard error of the mean; NaN with fewer than four draws, or if draws do not vary in any chain."""
     unknown = (values.max(1) == values.min(1)).all(0)
     if values.shape[1] < FEWEST_DRAWS:

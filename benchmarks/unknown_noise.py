@@ -150,10 +150,12 @@ def laplace(model: ba.Model, seed: int) -> dict[str, Any]:
         return {"left out": f"more than {MOST_WEIGHTS} weights"}
     file = FOLDER / "laplace.npz"
     arrays = {name: getattr(model, name) for name in ("path_inputs", "labels", "test_path_inputs")}
-    np.savez(file, widths=model.architecture.widths, heads=model.architecture.heads, seed=seed, **arrays)
+    arch = model.architecture
+    np.savez(file, widths=arch.widths, heads=arch.heads, skips=arch.skips, seed=seed, **arrays)
     subprocess.run([environment(), "-c", LAPLACE, str(file)], check=True, capture_output=True, text=True)
     with np.load(file) as found:
-        predicted = scores(found["mean"][None], found["variance"][None] + found["noise"], model.test_labels)
+        mean, variance = (found[name].reshape(1, *model.test_labels.shape) for name in ("mean", "variance"))
+        predicted = scores(mean, variance + found["noise"], model.test_labels)
         return predicted | {"noise": float(found["noise"])}
 
 
@@ -182,33 +184,40 @@ torch.set_num_threads(1)
 with np.load(sys.argv[1]) as file:
     data = dict(file)
 torch.manual_seed(int(data["seed"]))
-[heads], (first, last) = data["heads"], data["widths"]
+heads, widths, skips = (data[name].tolist() for name in ("heads", "widths", "skips"))
 inputs, labels, new = (torch.tensor(data[name]) for name in ("path_inputs", "labels", "test_path_inputs"))
+labels = labels.reshape(len(labels), -1)
 
 
 class Network(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.lower = torch.nn.Linear(inputs.shape[2], int(first), bias=False)
-        self.values = torch.nn.Linear(int(heads * first), int(last), bias=False)
-        self.readout = torch.nn.Linear(int(last), 1, bias=False)
-        for layer in (self.lower, self.values, self.readout):
+        self.lower = torch.nn.Linear(inputs.shape[2], widths[0], bias=False)
+        sizes = zip(heads, widths, widths[1:])
+        self.values = torch.nn.ModuleList(torch.nn.Linear(h * below, above, bias=False) for h, below, above in sizes)
+        self.readout = torch.nn.Linear(widths[-1], labels.shape[1], bias=False)
+        for layer in (self.lower, *self.values, self.readout):
             torch.nn.init.normal_(layer.weight)
 
     def forward(self, x):
         hidden = self.lower(x) / x.shape[2] ** 0.5
-        attended = self.values(hidden.flatten(1)) / (heads * first) ** 0.5
-        return self.readout(attended) / last**0.5
+        for count, skip, values in zip(heads, skips, self.values):
+            skipping = int(skip > 0)
+            hidden = hidden.unflatten(1, (count + skipping, -1))
+            of_heads = hidden[:, skipping:].transpose(1, 2).flatten(2)
+            attended = values(of_heads) / of_heads.shape[2] ** 0.5
+            hidden = attended + skip * hidden[:, 0] if skipping else attended
+        return self.readout(hidden[:, 0]) / hidden.shape[2] ** 0.5
 
 
-loader = DataLoader(TensorDataset(inputs, labels[:, None]), batch_size=len(inputs))
+loader = DataLoader(TensorDataset(inputs, labels), batch_size=len(inputs))
 found, *_ = marglik_training(
     Network(), loader, "regression", "full", CurvlinopsGGN, optimizer_kwargs={"lr": 1e-2}, n_epochs=1500,
     prior_structure="layerwise", n_epochs_burnin=100, marglik_frequency=20, n_hypersteps=20,
 )
 mean, variance = found(new)
-np.savez(sys.argv[1], mean=mean.detach().numpy()[:, 0], variance=variance.detach().numpy().reshape(-1),
-         noise=float(found.sigma_noise) ** 2)
+variance = variance.detach().reshape(len(mean), labels.shape[1], -1).diagonal(dim1=1, dim2=2)
+np.savez(sys.argv[1], mean=mean.detach().numpy(), variance=variance.numpy(), noise=float(found.sigma_noise) ** 2)
 """
 
 BY_NAME = {"exact": exact, "maximum": maximum, "Laplace": laplace, "GP": gaussian_process, "ridge": ridge}

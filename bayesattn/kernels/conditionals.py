@@ -56,7 +56,7 @@ def moments_at_factor(process: GaussianProcess, factor: Factor, features: Featur
     """
     new = mixed(features, factor, process.outputs)
     # A product with the inverse takes half the time of solving for every new input.
-    if _in_feature_space(process, factor):
+    if in_feature_space(process, factor):
         inverse = lower_inverse(process.latent_cholesky(factor))
         whitened, labels = new @ inverse.T, inverse @ process.pulled_to_latents(factor, process.flat_labels)
         variance = process.temperature * jnp.sum(whitened**2, axis=1)
@@ -67,7 +67,7 @@ def moments_at_factor(process: GaussianProcess, factor: Factor, features: Featur
     return Prediction(process.by_example(whitened @ labels), process.by_example(variance))
 
 
-def _in_feature_space(process: GaussianProcess, factor: Factor) -> bool:
+def in_feature_space(process: GaussianProcess, factor: Factor) -> bool:
     """Whether the matrix with one row per feature and column of F is smaller than the one with one row per label."""
     return smaller_by_features(factor.shape[1], process.features.shape[1], process.labels.size)
 
@@ -80,7 +80,7 @@ def leave_one_out(process: GaussianProcess, factor: Factor) -> Float[Array, " ex
     Williams 2006, equations 5.10 to 5.12). In feature space A^{-1} = (I - C^T C) / T, where L C = (X F)^T and
     L L^T = (X F)^T X F + T I.
     """
-    if not _in_feature_space(process, factor):
+    if not in_feature_space(process, factor):
         return _by_inverse(process, factor)
     columns = process.mixed(factor) @ lower_inverse(process.latent_cholesky(factor)).T
     residual = process.flat_labels - columns @ (process.flat_labels @ columns)

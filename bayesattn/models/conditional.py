@@ -8,7 +8,7 @@ import abc
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,6 +23,7 @@ from bayesattn._util.plain_values import PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels import Factor, GaussianProcess, moments_at_factor
+from bayesattn.kernels.covariances import OutputCovariances, output_covariances
 from bayesattn.kernels.path_inputs import Features, checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.models.hyperpriors import Values, fields_of, scale_of
@@ -35,6 +36,22 @@ from bayesattn.models.posterior import Posterior
 PathInputs = Float[Array, "example path feature"]
 Draw = Mapping[str, Array]
 """Variables of one draw, by name."""
+Examples = tuple[Any, Labels]
+"""Inputs, in the form that `Conditional.outputs` takes, and labels."""
+
+
+class Explained(NamedTuple):
+    """Expected log likelihood of examples, and mean of f at new inputs, given a draw.
+
+    Args:
+        log_likelihoods: E[log p(Y_i | w)] of each example.
+        outputs: mean of f at the new inputs.
+        covariances: what they covary by given the draw; None if the draw determines them.
+    """
+
+    log_likelihoods: Float[Array, " example"]
+    outputs: Outputs
+    covariances: OutputCovariances | None
 
 
 class Conditional(eqx.Module):
@@ -64,6 +81,14 @@ class Conditional(eqx.Module):
     @abc.abstractmethod
     def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
         """Log density of each label given the other labels; `others` are `own_outputs` of some draws."""
+
+    @abc.abstractmethod
+    def explained(self, draw: Draw, inputs: Any, examples: Examples | None) -> Explained:
+        """Log likelihoods of some examples, by default those of training, and f at inputs."""
+
+    @abc.abstractmethod
+    def log_prob(self, draw: Draw, outputs: Outputs, labels: Labels) -> Float[Array, " example"]:
+        """Log density of each label given the outputs and the numbers of a draw."""
 
     @abc.abstractmethod
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
@@ -196,6 +221,19 @@ class GivenOrderParameter(Conditional):
         """Log density log p(Y_i | Y of all other examples, U) of each example."""
         return kernels.leave_one_out(self.kernels, self._factor(draw))
 
+    def explained(self, draw: Draw, inputs: PathInputs, examples: Examples | None) -> Explained:
+        """Log likelihoods of some examples, by default those of training, and f at path inputs."""
+        if examples is not None:
+            labels = examples[1].reshape(len(examples[1]), -1)
+            examples = scaled_features(examples[0], self.input_variance), labels
+        features = scaled_features(inputs, self.input_variance)
+        found = output_covariances(self.kernels, self._factor(draw), features, examples)
+        return Explained(found.log_likelihoods, self.kernels.by_example(found.mean), found)
+
+    def log_prob(self, draw: Draw, outputs: Outputs, labels: Labels) -> Float[Array, " example"]:
+        """Log density of each label given the outputs."""
+        return self.likelihood.log_prob(outputs, labels)
+
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """New draw of the labels on the training inputs, given U and the labels."""
         projection_key, noise_key = jax.random.split(key)
@@ -244,6 +282,16 @@ class GivenFunction(Conditional):
         """Log likelihood log p(Y | f)."""
         _, labels, likelihood = self.training
         return jnp.sum(likelihood.log_prob(self.own_outputs(draw), labels))
+
+    def explained(self, draw: Draw, inputs: Any, examples: Examples | None) -> Explained:
+        """Log likelihoods of some examples, by default those of training, and f at inputs."""
+        own, labels = self.training[:2] if examples is None else examples
+        log_likelihoods = self.log_prob(draw, self.function(draw, own), labels)
+        return Explained(log_likelihoods, self.function(draw, inputs), None)
+
+    def log_prob(self, draw: Draw, outputs: Outputs, labels: Labels) -> Float[Array, " example"]:
+        """Log density of each label given the outputs."""
+        return self.training[-1].log_prob(outputs, labels)
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """New draw of the labels on the training inputs."""
@@ -352,6 +400,16 @@ class GivenNumbers(Conditional):
         """Log density of each label given the other labels and the draw."""
         known, draw = self._given(draw)
         return known.leave_one_out(draw, others)
+
+    def explained(self, draw: Draw, inputs: Any, examples: Examples | None) -> Explained:
+        """Log likelihoods of some examples, by default those of training, and f at inputs."""
+        known, draw = self._given(draw)
+        return known.explained(draw, inputs, examples)
+
+    def log_prob(self, draw: Draw, outputs: Outputs, labels: Labels) -> Float[Array, " example"]:
+        """Log density of each label given the outputs and the numbers of a draw."""
+        known, draw = self._given(draw)
+        return known.log_prob(draw, outputs, labels)
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """New draw of the labels on the training inputs."""

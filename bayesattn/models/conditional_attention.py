@@ -21,6 +21,8 @@ from bayesattn.models.blocks import Blocks
 from bayesattn.models.conditional import (
     Conditional,
     Draw,
+    Examples,
+    Explained,
     GivenFunction,
     GivenOrderParameter,
     GivenReadout,
@@ -95,6 +97,17 @@ class GivenAttention(Conditional):
     def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
         """Log density of each label given the other labels."""
         return self._at(draw).leave_one_out(draw, others)
+
+    def explained(self, draw: Draw, inputs: Sequences, examples: Examples | None) -> Explained:
+        """Log likelihoods of some examples, by default those of training, and f at sequences."""
+        heads, skips = heads_of(draw), self.posterior.skips
+        if examples is not None:
+            examples = examples[0].path_inputs(heads, skips), examples[1]
+        return self._at(draw).explained(draw, inputs.path_inputs(heads, skips), examples)
+
+    def log_prob(self, draw: Draw, outputs: Outputs, labels: Labels) -> Float[Array, " example"]:
+        """Log density of each label given the outputs."""
+        return self.given.log_prob(draw, outputs, labels)
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """New draw of the labels on the training inputs."""

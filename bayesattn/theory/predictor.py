@@ -98,3 +98,10 @@ def readouts(
 @jax.jit
 def _readouts(order_parameters, process: GaussianProcess, scale):
     return scale * one_by_one(process.readout_of, order_parameters)
+
+
+def are_classes(labels: Float[np.ndarray, " *labels"]) -> bool:
+    """Whether labels are -1 and 1, or of several outputs with one high value, at the class, and equal low ones."""
+    if labels.ndim == 1:
+        return bool(np.all(np.abs(labels) == 1))
+    return len(np.unique(labels)) == 2 and bool(np.all((labels == labels.max()).sum(1) == 1))

@@ -37,6 +37,7 @@ COMMANDS = {
     "grade": "Are draws of a reference posterior right?",
     "learning-coefficient": "How singular is the posterior? The learning coefficient, exactly.",
     "heads": "Which heads matter, and how sure is that?",
+    "influence": "Which training examples carry the predictions?",
     "plot": "Draw a run: traces, ranks, energy, U, predictions.",
     "report": "Write an HTML page about runs.",
     "init": "Write a model file to edit, or check one.",

@@ -11,8 +11,8 @@ from bayesattn._util.checks import positive_integer
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import UNKNOWN, cell, with_error
 from bayesattn.errors import BayesattnError
-from bayesattn.jobs import runs
 from bayesattn.jobs.cli import options, output, screen
+from bayesattn.jobs.cli.drawn import DEFAULTS, opened, sampled
 from bayesattn.jobs.plots import heads_figure
 from bayesattn.jobs.tables import losses_table
 from bayesattn.models.hyperpriors import shown_prior
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 SHOWN_PATHS = 8
 """Number of paths shown, those of largest score."""
-CHAINS, WARMUP, DRAWS = 4, 300, 1000
-"""Defaults of the options of sampling, which a run already has."""
 
 
 def heads(
@@ -42,9 +40,9 @@ def heads(
     ] = False,
     sampler: options.SamplerName = options.HMC,
     out: Annotated[Path | None, typer.Option(help="Folder of the run, which is resumed; by default in out.")] = None,
-    chains: options.Chains = CHAINS,
-    warmup: options.Warmup = WARMUP,
-    draws: options.Draws = DRAWS,
+    chains: options.Chains = DEFAULTS["chains"],
+    warmup: options.Warmup = DEFAULTS["warmup"],
+    draws: options.Draws = DEFAULTS["draws"],
     seed: options.Seed = 0,
     figure: options.FigureFile = None,
     overwrite: options.OverwriteFigure = False,
@@ -59,23 +57,15 @@ def heads(
     output.require_free_figure(figure, overwrite)
     positive_integer("--least", least)
     given = {"--width": width, "--temperature": temperature, "--data-seed": data_seed, "--out": out}
-    sampling = {
-        "--sampler": sampler != options.HMC,
-        "--chains": chains != CHAINS,
-        "--warmup": warmup != WARMUP,
-        "--draws": draws != DRAWS,
-    }
-    case, folder, run = _opened(model, given, [option for option, other in sampling.items() if other])
+    job: PlainDict = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
+    case, folder, run = opened("heads", model, given, job)
     if not case.has_theory and (exact or remove):
         priors = f", and priors of {' and '.join(case.hyperpriors.names)}" if case.has_priors else ""
         raise BayesattnError(
             "--exact and --remove need a network with fixed attention, Gaussian labels and known numbers, got"
             f" {type(case).__name__} with {type(case.likelihood).__name__} labels{priors}"
         )
-    if run is None:
-        job: PlainDict = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
-        kept = ("order_parameter", "prediction")
-        run = runs.sample(case, folder, keep=kept, progress=False if as_json else None, **job)
+    run = run or sampled(case, folder, job, as_json)
     drawn = run.draws()
     found, paths = ba.heads(drawn, model=case), ba.heads(drawn, of="paths", model=case)
     losses, removal = _lost(drawn, case, exact, remove, as_json, seed)
@@ -88,20 +78,6 @@ def heads(
         screen.say_where(f"run in {folder}")
     title = f"{case.name or model}, {case.size}"
     output.save_figure(lambda: heads_figure(found, paths, removal, title), figure, overwrite, as_json)
-
-
-def _opened(model: str, given: PlainDict, sampling: list[str]) -> tuple[NetworkPosterior, Path, runs.Run | None]:
-    """Model, folder of its run, and the run itself if `model` is the folder of a run."""
-    if Path(model).is_dir() and runs.is_run(model):
-        run = runs.Run(model)
-        if not isinstance(run.model, NetworkPosterior):
-            raise BayesattnError(f"{model} must be a run of a network, got one of a {type(run.model).__name__}")
-        if refused := [*(option for option, value in given.items() if value is not None), *sampling]:
-            raise BayesattnError(f"{refused[0]} is only for models, got it with the run {model}, which has its own")
-        return run.model, Path(model), run
-    width, temperature, data_seed, out = given.values()
-    case = ba.load_model(model, width=width, temperature=temperature, seed=data_seed)
-    return case, out or output.run_folder("heads", model, N=width, T=temperature, data=data_seed), None
 
 
 def _lost(

@@ -1,5 +1,6 @@
 """Figures of runs, and of theory against draws."""
 
+from bayesattn.jobs.plots.influence import influence_figure
 from bayesattn.jobs.plots.questions import calibration_figure, grade_figure, heads_figure, learning_coefficient_figure
 from bayesattn.jobs.plots.run import KINDS, run_figure
 from bayesattn.jobs.plots.style import literal, save
@@ -10,6 +11,7 @@ __all__ = [
     "calibration_figure",
     "grade_figure",
     "heads_figure",
+    "influence_figure",
     "learning_coefficient_figure",
     "literal",
     "run_figure",

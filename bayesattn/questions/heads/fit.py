@@ -17,7 +17,7 @@ from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.models.model import Model
-from bayesattn.theory.predictor import right
+from bayesattn.theory.predictor import are_classes, right
 from bayesattn.theory.saddle_point import solve
 
 
@@ -38,7 +38,7 @@ class Fit:
 
         Empty if test labels are missing or not classes.
         """
-        if self.mean is None or model.test_labels is None or not _are_classes(model.test_labels):
+        if self.mean is None or model.test_labels is None or not are_classes(model.test_labels):
             return np.empty(0)
         return np.asarray(right(self.mean.mean(0), model.test_labels), float)
 
@@ -53,13 +53,6 @@ class Fit:
         log_densities = -(np.log(2 * np.pi * variance) + (model.test_labels - self.mean) ** 2 / variance) / 2
         mixed: Any = special.logsumexp(log_densities, axis=0) - np.log(len(self.mean))
         return np.asarray(mixed).reshape(len(model.test_labels), -1).sum(-1)
-
-
-def _are_classes(labels: Float[np.ndarray, " *labels"]) -> bool:
-    """Whether labels are -1 and 1, or of several outputs with one high value, at the class, and equal low ones."""
-    if labels.ndim == 1:
-        return bool(np.all(np.abs(labels) == 1))
-    return len(np.unique(labels)) == 2 and bool(np.all((labels == labels.max()).sum(1) == 1))
 
 
 def at_saddle_point(model: Model) -> Fit:

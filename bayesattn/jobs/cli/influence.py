@@ -1,0 +1,166 @@
+"""Command `bayesattn influence`: which training examples carry the predictions?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+import bayesattn as ba
+from bayesattn._util.checks import positive_integer
+from bayesattn._util.plain_values import PlainDict
+from bayesattn._util.text import with_error
+from bayesattn.errors import BayesattnError
+from bayesattn.jobs.cli import options, output, screen
+from bayesattn.jobs.cli.drawn import DEFAULTS, opened, sampled
+from bayesattn.jobs.plots import influence_figure
+from bayesattn.models.network_posterior import NetworkPosterior
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+
+def influence(
+    model: options.ModelName,
+    width: options.Width = None,
+    temperature: options.Temperature = None,
+    data_seed: options.DataSeed = None,
+    test_example: Annotated[int, typer.Option(help="Test example whose prediction is looked at, from 0.")] = 0,
+    left_out: Annotated[
+        bool,
+        typer.Option("--left-out", help="Also what changes if an example is left out, sampled again where needed."),
+    ] = False,
+    most: Annotated[int, typer.Option(help="Most rows of a table.")] = 10,
+    sampler: options.SamplerName = options.HMC,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run, which is resumed; by default in out.")] = None,
+    chains: options.Chains = DEFAULTS["chains"],
+    warmup: options.Warmup = DEFAULTS["warmup"],
+    draws: options.Draws = DEFAULTS["draws"],
+    seed: options.Seed = 0,
+    figure: options.FigureFile = None,
+    overwrite: options.OverwriteFigure = False,
+    as_json: options.Json = False,
+) -> None:
+    """Which training examples carry the predictions? Derivatives by the weight of each example, with errors.
+
+    MODEL may also be the folder of a run. After an interruption, the same command resumes.
+
+    Example: bayesattn influence hidden_markov --width 10 --test-example 3
+    """
+    output.require_free_figure(figure, overwrite)
+    positive_integer("--most", most)
+    given = {"--width": width, "--temperature": temperature, "--data-seed": data_seed, "--out": out}
+    job: PlainDict = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
+    case, folder, run = opened("influence", model, given, job)
+    if not case.test_examples:
+        raise BayesattnError(f"MODEL must have test examples, got {model}, which has none")
+    positive_integer("--test-example", test_example, 0, case.test_examples - 1)
+    run = run or sampled(case, folder, job, as_json)
+    of = ("outputs", "losses", "head_scores", *(("left_out",) if left_out else ()))
+    with screen.working("influences", as_json):
+        found = ba.influence(run.draws(), of, model=case, seed=seed)
+    outputs = [*map(str, found["output"].values)] if "output" in found.coords else [None]
+    tables = {
+        name: found.influence.table(*(test_example,) if name is None else (test_example, name), most=most)
+        for name in outputs
+    }
+    strongest = found.influence.strongest()
+    if as_json:
+        screen.print_json(_content(case, found, tables, test_example))
+    else:
+        _print(case, found, tables, strongest.values, test_example, most)
+        for warning in run.diagnose().warnings():
+            screen.say(f"warning: {warning}", style="yellow")
+        screen.say_where(f"run in {folder}")
+    output.save_figure(
+        lambda: influence_figure(found, f"{case.name or model}, {case.size}"), figure, overwrite, as_json
+    )
+
+
+def _content(
+    case: NetworkPosterior, found: "xr.Dataset", tables: "dict[str | None, pd.DataFrame]", test_example: int
+) -> PlainDict:
+    """Tables, and all influences, as plain values."""
+    rows = {str(name or "output"): table.reset_index().to_dict("records") for name, table in tables.items()}
+    return {
+        "model": case.name,
+        "size": case.size,
+        "test_example": test_example,
+        "rests_on": rows,
+        "influence": {str(name): values.values.tolist() for name, values in found.data_vars.items()},
+    }
+
+
+def _print(
+    case: NetworkPosterior,
+    found: "xr.Dataset",
+    tables: "dict[str | None, pd.DataFrame]",
+    strongest: np.ndarray,
+    test_example: int,
+    most: int,
+) -> None:
+    labels = np.asarray(case.labels)
+    for name, table in tables.items():
+        title = f"{case.name}, {case.size}: what f at test example {test_example} rests on"
+        screen.print_table(title + (f", output {name}" if name else ""), [_row(row, labels) for row in _records(table)])
+    screen.say(
+        "influence: change of the mean of f per unit of an example's weight, which is 1, and 0 if it is left out"
+    )
+    order = np.argsort(-strongest, kind="stable")[:most]
+    own = np.diagonal(found["losses"].values)
+    rows = [
+        {
+            "example": str(at),
+            "label": _label(labels[at]),
+            "on predictions": f"{strongest[at]:.3g}",
+            "on its own loss": f"{own[at]:.3g}",
+        }
+        | (
+            {"accuracy left out": f"{100 * found['accuracy_left_out'].values[at]:+.1f} points"}
+            if "accuracy_left_out" in found
+            else {}
+        )
+        for at in order
+    ]
+    screen.print_table("Greatest influence on the predictions, root mean square of all test examples", rows)
+    heads = found["head_scores"]
+    rows = []
+    for number, head in enumerate(heads["layer_head"].values):
+        values, errors = heads.values[number], found["head_scores_error"].values[number]
+        up, down = int(np.argmax(values)), int(np.argmin(values))
+        rows.append(
+            {
+                "head": str(head),
+                "raised most by": f"{up} ({with_error(values[up], errors[up])})",
+                "lowered most by": f"{down} ({with_error(values[down], errors[down])})",
+            }
+        )
+    screen.print_table("Scores of heads, by example", rows, ["head"])
+
+
+def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    return table.reset_index().to_dict("records")  # pyright: ignore[reportReturnType]
+
+
+def _row(row: dict[str, Any], labels: np.ndarray) -> dict[str, str]:
+    shown = {
+        "example": str(row["example"]),
+        "label": _label(labels[row["example"]]),
+        "influence": with_error(row["influence"], row["error"]),
+        "more than the next": "yes" if row["known"] else "cannot tell",
+    }
+    if "left_out" in row:
+        shown["if left out"] = with_error(row["left_out"], row["left_out_error"])
+        shown["Pareto k"] = f"{row['pareto_k']:.2f}" + (", sampled again" if row["refitted"] else "")
+    return shown
+
+
+def _label(label: np.ndarray) -> str:
+    return (
+        f"{label:.3g}"
+        if label.ndim == 0
+        else f"class {int(label.argmax())}"
+        if set(np.unique(label)) <= {0.0, 1.0}
+        else ", ".join(f"{each:.3g}" for each in label)
+    )

@@ -1,0 +1,176 @@
+"""Covariances under the posterior from draws, with the error of each.
+
+A covariance of quantities q and l is E_U[Cov(q, l | U)] + Cov_U(E[q | U], E[l | U]) (law of total covariance): the mean
+over draws of z = Cov(q, l | U) + (E[q | U] - E[q]) (E[l | U] - E[l]). Its error is that of a mean of correlated terms, from
+the scatter of means over batches of neighbouring draws (Flegal and Jones 2010).
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from arviz_stats.base import array_stats
+from jaxtyping import Array, Float
+
+from bayesattn._util.slow_loops import watched
+from bayesattn.checks.mixing import FEWEST_DRAWS
+from bayesattn.kernels.energies import one_by_one
+from bayesattn.models.conditional import Conditional, Examples, Explained
+from bayesattn.predictive import by_draw
+
+TIMES_OF_BATCH = 5.0
+"""Smallest length of a batch, in draws that are as good as one independent draw."""
+
+Members = Float[Array, "group example"]
+
+
+class Estimate(NamedTuple):
+    """Estimates and their Monte Carlo errors, of the same shape."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+class Given(NamedTuple):
+    """Means given each draw, on the first axis.
+
+    Args:
+        log_likelihoods: E[l_i | draw], shape (draw, example).
+        outputs: E[f_t | draw], shape (draw, test_example), or with a further axis of outputs.
+    """
+
+    log_likelihoods: np.ndarray
+    outputs: np.ndarray
+
+
+class Posterior(NamedTuple):
+    """What covariances are computed from.
+
+    Args:
+        conditional: outputs and labels given a draw.
+        draws: draws by name, chain after chain.
+        chains: number of chains.
+        inputs: inputs at which f is wanted.
+        examples: examples whose log likelihoods are wanted; None for those of training.
+        members: 1 for the examples of each group; None without groups.
+    """
+
+    conditional: Conditional
+    draws: Mapping[str, np.ndarray]
+    chains: int
+    inputs: Any
+    examples: Examples | None
+    members: Members | None
+
+    def given(self) -> Given:
+        """Means given each draw."""
+        return Given(*by_draw(lambda part: _given(self.without_draws, part), dict(self.draws), "log likelihoods"))
+
+    @property
+    def without_draws(self) -> "Posterior":
+        """The same without draws, for compiled functions of some of them."""
+        return self._replace(draws={}, chains=0)
+
+    def explained(self, draw: Mapping[str, Array]) -> Explained:
+        """Log likelihoods and outputs given a draw."""
+        return self.conditional.explained(draw, self.inputs, self.examples)
+
+    def at(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Some of the draws."""
+        return {name: values[numbers] for name, values in self.draws.items()}
+
+    def batches(self, log_likelihoods: Float[np.ndarray, "draw example"]) -> list[np.ndarray]:
+        """Numbers of the draws of each batch; all batches are equally long, and the first draws of a chain may be left out.
+
+        A batch has at least as many draws as there are batches of a chain, and five times as many as, by the effective
+        sample size of the log likelihood of all examples, are worth one.
+        """
+        total = log_likelihoods.sum(1).reshape(self.chains, -1)
+        count = total.shape[1]
+        apart = total.size / array_stats.ess(total) if count >= FEWEST_DRAWS and np.ptp(total) > 0 else 1.0
+        length = max(np.sqrt(count), TIMES_OF_BATCH * apart) if np.isfinite(apart) else count
+        of_chain = max(1, int(count // length))
+        length = count // of_chain
+        return [
+            chain * count + count - (of_chain - batch) * length + np.arange(length)
+            for chain in range(self.chains)
+            for batch in range(of_chain)
+        ]
+
+
+def terms(
+    posterior: Posterior, given: Given, quantities: Mapping[str, np.ndarray]
+) -> Iterator[dict[str, Float[np.ndarray, "entry last"]]]:
+    """Mean of z over each batch, by quantity, of shape (entries of the quantity, examples or groups).
+
+    Args:
+        posterior: the posterior.
+        given: means given each draw, from `Posterior.given`.
+        quantities: values given each draw, shape (draw, ..), by name; "outputs" and "log_likelihoods" also vary given a
+            draw of U.
+    """
+    batches = posterior.batches(given.log_likelihoods)
+    used = np.concatenate(batches)
+    centred = given.log_likelihoods - given.log_likelihoods[used].mean(0)
+    centred = centred if posterior.members is None else centred @ np.asarray(posterior.members).T
+    flat = {name: values.reshape(len(values), -1) for name, values in quantities.items()}
+    flat = {name: values - values[used].mean(0) for name, values in flat.items()}
+    within = tuple(name for name in quantities if name in ("outputs", "log_likelihoods"))
+    for batch in watched(batches, "covariances", "batches of draws"):
+        known = jax.device_get(_mean_covariances(posterior.without_draws, posterior.at(batch), within))
+        found = {name: values[batch].T @ centred[batch] / len(batch) for name, values in flat.items()}
+        yield {name: term + known[name].reshape(term.shape) if name in known else term for name, term in found.items()}
+
+
+def covariances(posterior: Posterior, given: Given, quantities: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+    """Covariances of quantities with the log likelihood of each example, or with the sum of those of each group.
+
+    The arguments are those of `terms`; estimates have shape (.., example) or (.., group).
+    """
+    sums: dict[str, list[np.ndarray]] = {}
+    count = 0
+    for found in terms(posterior, given, quantities):
+        count += 1
+        for name, term in found.items():
+            total, squares = sums.setdefault(name, [np.zeros_like(term), np.zeros_like(term)])
+            total += term
+            squares += term**2
+    shapes = {name: (*values.shape[1:], -1) for name, values in quantities.items()}
+    return {
+        name: estimate_of(total.reshape(shapes[name]), squares.reshape(shapes[name]), count)
+        for name, (total, squares) in sums.items()
+    }
+
+
+def estimate_of(total: np.ndarray, squares: np.ndarray, batches: int) -> Estimate:
+    """Mean over batches and its standard error, NaN with fewer than four batches."""
+    mean = total / batches
+    if batches < FEWEST_DRAWS:
+        return Estimate(mean, np.full_like(mean, np.nan))
+    return Estimate(mean, np.sqrt(np.maximum(squares / batches - mean**2, 0) / (batches - 1)))
+
+
+@jax.jit
+def _given(posterior: Posterior, draws):
+    return one_by_one(lambda draw: posterior.explained(draw)[:2], draws)
+
+
+@partial(jax.jit, static_argnames="within")
+def _mean_covariances(posterior: Posterior, draws, within: tuple[str, ...]) -> dict[str, Array]:
+    """Mean over draws of the covariances given a draw, by quantity; none if a draw determines the outputs."""
+
+    def of_draw(draw):
+        found = posterior.explained(draw).covariances
+        if found is None:
+            return {}
+        each = {"outputs": found.of_outputs, "log_likelihoods": found.of_log_likelihoods}
+        members = posterior.members
+        return {name: each[name]() if members is None else each[name]() @ members.T for name in within}
+
+    shapes = jax.eval_shape(of_draw, jax.tree.map(lambda leaf: leaf[0], draws))
+    zeros = jax.tree.map(lambda like: jnp.zeros(like.shape), shapes)
+    total, _ = jax.lax.scan(lambda total, draw: (jax.tree.map(jnp.add, total, of_draw(draw)), None), zeros, draws)
+    return jax.tree.map(lambda each: each / len(next(iter(draws.values()))), total)

@@ -1,0 +1,355 @@
+"""Influences are derivatives by weights of examples, by quadrature and by weighed prior draws; errors cover."""
+
+import json
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+import bayesattn as ba
+from bayesattn.jobs.plots import influence_figure
+from bayesattn.questions.heads.units import units_of
+from bayesattn.questions.influence import covariances as of_draws
+from bayesattn.questions.influence import left_out as left_out_module
+from bayesattn.questions.influence import susceptibility
+from tests import dense
+from tests.influence.oracle import change_if_left_out, covariance, prior_draws, weighed
+from tests.models.attention_networks import attention_model
+from tests.statistics import likely, near
+from tests.zoo import model as zoo_model
+
+STEP = 1e-3
+POINTS = 120
+"""Points of the quadrature along each axis; 200 change no mean by 1e-7."""
+
+
+@cache
+def grid():
+    """U of a network of one head, at points of a quadrature, and their prior probabilities (`exact_scalar_posterior`)."""
+    arch = zoo_model("one").architecture
+    ends = [np.log(stats.chi2(width).ppf([1e-10, 1 - 1e-12])) for width in arch.widths]
+    grids = [np.linspace(*each, POINTS) for each in ends]
+    prior = np.outer(
+        *(stats.chi2(w).pdf(np.exp(x)) * np.exp(x) for w, x in zip(arch.widths, grids, strict=True))
+    ).ravel()
+    return np.exp(np.add.outer(*grids)).ravel() * np.prod(arch.variances[1:]) / np.prod(
+        arch.widths
+    ), prior / prior.sum()
+
+
+def means(weights):
+    """E[f], E[U] and E[loss] with the likelihood of each example to a power, and probabilities of the grid's points."""
+    model = zoo_model("one")
+    values, prior = grid()
+    one, cross = (
+        dense.kernel(model.architecture, np.eye(1), model.path_inputs, other)
+        for other in (model.path_inputs, model.test_path_inputs)
+    )
+    kept, temperature = weights > 0, model.temperature
+    noise, y = temperature / weights[kept], model.labels[kept]
+    covariance = values[:, None, None] * one[np.ix_(kept, kept)] + np.diag(noise)
+    inverse = np.linalg.inv(covariance)
+    solved = inverse @ y
+    logs = -(solved @ y + np.linalg.slogdet(covariance)[1] + len(y) * np.log(2 * np.pi)) / 2
+    constant = np.sum(np.log(2 * np.pi * noise) - weights[kept] * np.log(2 * np.pi * temperature)) / 2
+    weighed = prior * np.exp(logs + constant)
+    weighed = weighed / weighed.sum()
+    f, mean = values[:, None] * (solved @ cross[kept]), values[:, None] * (solved @ one[kept])
+    explained = np.einsum("ik,ukl,il->ui", one[:, kept], inverse, one[:, kept], optimize=True)
+    variance = values[:, None] * np.diag(one) - values[:, None] ** 2 * explained
+    loss = ((model.labels - mean) ** 2 + variance) / (2 * temperature) + np.log(2 * np.pi * temperature) / 2
+    return {"outputs": weighed @ f, "order_parameter": weighed @ values[:, None], "losses": weighed @ loss}, weighed
+
+
+@cache
+def truth():
+    """Derivatives of the means by the weight of each example, and changes of E[f] without it."""
+    ones, found = np.ones(6), {}
+    for name in ("outputs", "order_parameter", "losses"):
+        columns = []
+        for example in np.eye(6):
+            up, down = (means(ones + sign * STEP * example)[0][name] for sign in (1, -1))
+            columns.append((up - down) / (2 * STEP))
+        found[name] = np.stack(columns, axis=-1)
+    whole = means(ones)[0]["outputs"]
+    found["outputs_left_out"] = np.stack([means(1 - example)[0]["outputs"] - whole for example in np.eye(6)], axis=-1)
+    return found
+
+
+def tree_of(order_parameters):
+    """Draws of U, shape (chain, draw), of the network of one head."""
+    values = np.asarray(order_parameters)[..., None, None]
+    posterior = xr.Dataset({"order_parameter": (("chain", "draw", "path", "other_path"), values)})
+    return xr.DataTree.from_dict({"posterior": posterior})
+
+
+def independent_draws(seed, weights=None, chains=4, count=250):
+    """Independent draws of the posterior of one head."""
+    rng, (values, _) = np.random.default_rng(seed), grid()
+    probabilities = means(np.ones(6) if weights is None else weights)[1]
+    return tree_of(rng.choice(values, size=(chains, count), p=probabilities))
+
+
+def test_influences_of_independent_draws_are_derivatives_and_errors_cover_over_fifty_seeds():
+    model, seeds = zoo_model("one"), 50
+    found = [
+        ba.influence(independent_draws(seed), ("outputs", "losses", "order_parameter", "left_out"), model=model)
+        for seed in range(seeds)
+    ]
+    for name, exact in truth().items():
+        values, errors = (np.stack([each[key].values for each in found]) for key in (name, f"{name}_error"))
+        spread = values.std(0, ddof=1)
+        near(values.mean(0), exact, spread / np.sqrt(seeds), seeds - 1, finds=1.3 * spread.max(), allowed=1e-6)
+        p = stats.chi2(seeds - 1).sf((seeds - 1) * spread**2 / (errors**2).mean(0))
+        likely(2 * np.minimum(p, 1 - p))
+        covered = np.sum(np.abs(values - exact) < stats.norm.ppf(0.97) * errors, axis=0)
+        likely(stats.binom(seeds, 0.94).cdf(covered))
+    # The sum over all examples is beta dE[q] / dbeta, beta = 1 / T: the derivative by a weight that all share.
+    together = {
+        name: (means(np.full(6, 1 + STEP))[0][name] - means(np.full(6, 1 - STEP))[0][name]) / (2 * STEP)
+        for name in ("outputs", "losses")
+    }
+    for name, exact in together.items():
+        np.testing.assert_allclose(truth()[name].sum(-1), exact, rtol=1e-5, atol=1e-6)
+        sums = np.stack([each[name].sum(each[name].dims[-1]).values for each in found])
+        near(
+            sums.mean(0),
+            exact,
+            sums.std(0, ddof=1) / np.sqrt(seeds),
+            seeds - 1,
+            finds=1.3 * sums.std(0).max(),
+            allowed=1e-5,
+        )
+
+
+def test_posteriors_of_large_pareto_k_are_sampled_without_the_example(monkeypatch):
+    model, seen = zoo_model("one"), []
+
+    def sample(rest, **job):
+        assert rest.examples == 5
+        seen.append(len(seen))
+        return independent_draws(len(seen), 1 - np.eye(6)[seen[-1]])
+
+    monkeypatch.setattr(left_out_module, "sample", sample)
+    monkeypatch.setattr(left_out_module, "MOST_PARETO_K", -np.inf)
+    found = ba.influence(independent_draws(7), "left_out", model=model)
+    assert found["refitted"].values.all()
+    near(found["outputs_left_out"], truth()["outputs_left_out"], found["outputs_left_out_error"].values, 60, finds=0.3)
+    assert not ba.influence(independent_draws(7), "left_out", refit=False, model=model)["refitted"].values.any()
+
+
+def test_a_draw_that_determines_the_outputs_has_plain_covariances_and_groups_add_up(zoo, monkeypatch):
+    monkeypatch.setattr(of_draws, "TIMES_OF_BATCH", 0.0)
+    model, draws = zoo_model("classes"), zoo.draws("classes")
+    readouts = draws["posterior"]["readout"].values.reshape(-1, model.architecture.paths, 3, model.features)
+    f, new = (np.einsum("dpcf,epf->dec", readouts, x) for x in (model.path_inputs, model.test_path_inputs))
+    np.testing.assert_allclose(new.reshape(draws["posterior"]["prediction"].shape), draws["posterior"]["prediction"])
+    log_likelihoods = dense.log_likelihoods(model, f)
+    own = {"margins": lambda outputs: outputs.max(-1), "trace": lambda order_parameter: np.trace(order_parameter)}
+    classes = model.labels.argmax(1)
+    found, of_groups = (
+        ba.influence(draws, ("outputs", "losses", "left_out"), quantities=own, refit=False, groups=groups)
+        for groups in (None, [f"class {each}" for each in classes])
+    )
+    u = draws["posterior"]["order_parameter"].values
+    values = {
+        "outputs": new,
+        "losses": -log_likelihoods,
+        "margins": new.max(-1),
+        "trace": np.trace(u, axis1=2, axis2=3),
+    }
+    used = np.concatenate([chain * 60 + 60 - 56 + np.arange(56) for chain in range(2)])  # Seven batches of eight draws.
+    for name, value in values.items():
+        flat = value.reshape(120, -1)
+        exact = np.cov(flat[used].T, log_likelihoods[used].T, bias=True)[: flat.shape[1], flat.shape[1] :]
+        each = found[name].values
+        np.testing.assert_allclose(each.reshape(exact.shape), exact, atol=1e-12)
+        sums = np.stack([each[..., classes == group].sum(-1) for group in np.unique(classes)], axis=-1)
+        np.testing.assert_allclose(of_groups[name], sums, atol=1e-12)
+        assert of_groups[name].dims[-1] == "group"
+        assert (found[f"{name}_error"] > 0).all()
+    assert of_groups["group"].values.tolist() == [f"class {each}" for each in np.unique(classes)]
+    assert found["outputs"].dims == ("test_example", "output", "example")
+    assert found["losses"].dims == ("example", "other_example")
+    weights = np.exp(-log_likelihoods)
+    plain = np.einsum("de,dtc->tce", weights / weights.sum(0), new) - new.mean(0)[..., None]
+    known = found["pareto_k"].values < 0.3  # Whose weights are hardly smoothed.
+    np.testing.assert_allclose(found["outputs_left_out"].values[..., known], plain[..., known], atol=0.1)
+    assert {"accuracy_left_out", "log_score_left_out"} <= {*found}
+
+
+def test_examples_of_a_compressed_dataset_and_new_inputs(zoo):
+    """Of examples that were gathered, and of others, as if the posterior held them one by one."""
+    model, draws = zoo_model("two"), zoo.draws("two")
+    examples = (model.path_inputs, model.labels)
+    data = ba.Dataset.gather([examples], model.architecture, test_path_inputs=model.test_path_inputs)
+    gathered = model.replace(tokens=None, dataset=data)
+    tree = xr.DataTree.from_dict({"posterior": draws["posterior"].to_dataset()})
+    plain, other = (ba.influence(tree, model=each, examples=examples) for each in (model, gathered))
+    xr.testing.assert_allclose(ba.influence(draws), plain)
+    xr.testing.assert_allclose(plain.drop_attrs(), other.drop_attrs())
+    new = ba.influence(draws, "outputs", new_path_inputs=model.path_inputs[:2])
+    assert new["outputs"].sizes == {"test_example": 2, "example": 6}
+    with pytest.raises(ValueError, match="examples must be path inputs and labels for a compressed dataset"):
+        ba.influence(tree, model=gathered)
+    without_tests = model.replace(test_path_inputs=None, test_labels=None, tokens=None)
+    assert {*ba.influence(tree, model=without_tests)} == {"losses", "losses_error"}
+
+
+def test_few_draws_have_no_errors(zoo):
+    few = zoo.draws("two").isel(draw=slice(3), chain=slice(1))
+    found = ba.influence(few, "outputs")
+    assert np.isnan(found["outputs_error"]).all()
+    assert np.isfinite(found["outputs"]).all()
+
+
+REFUSED = {
+    "of must be one of 'outputs', 'losses'": {"of": "output"},
+    "groups must hold one class for each of 6 examples": {"groups": ["a"] * 5},
+    r"groups\['a'\] must hold examples from 0 to 5": {"groups": {"a": [6]}},
+    "groups must name at least one group": {"groups": {}},
+    "function of one argument called order_parameter or outputs, got one of f": {"quantities": {"mine": lambda f: f}},
+    "function of one argument called order_parameter or outputs, got 3": {"quantities": {"mine": 3}},
+    "quantities must have names of their own": {"quantities": {"losses": lambda outputs: outputs}},
+    "examples must be a pair": {"examples": np.ones((3, 2, 4))},
+    r"labels of examples must have shape \(2,\)": {"examples": (np.ones((2, 2, 4)), np.ones(3))},
+    "examples must be None for 'left_out'": {"of": "left_out", "examples": (np.ones((2, 2, 4)), np.ones(2))},
+    "mask must be None without new_path_inputs": {"mask": np.ones((3, 4))},
+    "draws must hold at least 100": {"thin": 100},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit_is_refused(zoo, message):
+    with pytest.raises(ValueError, match=message):
+        ba.influence(zoo.draws("two"), **REFUSED[message])
+
+
+def test_tables_of_what_a_prediction_rests_on():
+    value = np.array([[0.1, -3.0, 2.0, 1.9], [0.0, 0.0, 0.0, 5.0]])
+    names = {"outputs": value, "outputs_error": np.full((2, 4), 0.1), "outputs_left_out": -value}
+    variables = {name: (("test_example", "example"), each) for name, each in names.items()}
+    variables |= {"outputs_left_out_error": variables["outputs_error"]}
+    variables |= {"pareto_k": (("example",), np.zeros(4)), "refitted": (("example",), np.zeros(4, bool))}
+    found = xr.Dataset(variables)
+    table = found.influence.table(most=3)
+    assert table.index.tolist() == [1, 2, 3]
+    assert table["known"].tolist() == [True, False, True]
+    assert table["lower"].iloc[0] == pytest.approx(-3 - 0.1 * stats.norm.ppf(0.97))
+    assert table["left_out"].tolist() == [3.0, -2.0, -1.9]
+    assert found.influence.table(1).index[0] == 3
+    np.testing.assert_allclose(found.influence.strongest(), np.sqrt(np.mean(value**2, 0)))
+    for message, place in (
+        ("test_example must be a whole number of at most 1, got 2", (2,)),
+        ("at most 1 entries", (0, 0)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            found.influence.table(*place)
+    assert len(influence_figure(found, "mine").axes) == 3
+    with pytest.raises(ValueError, match="found must be a result of"):
+        influence_figure(xr.Dataset())
+
+
+def test_susceptibility_of_heads(zoo, monkeypatch):
+    found = susceptibility(zoo.draws("two"), {"first": [0, 1], "rest": [2, 3, 4, 5]})
+    plain = ba.influence(zoo.draws("two"), "scores", groups={"first": [0, 1], "rest": [2, 3, 4, 5]})
+    np.testing.assert_allclose(found.scores, plain["head_scores"], rtol=1e-12)
+    np.testing.assert_allclose(found.error, plain["head_scores_error"], rtol=1e-6)
+    rebuilt = sum(mode.value * np.outer(mode.heads, mode.groups) for mode in found.modes)
+    np.testing.assert_allclose(rebuilt, found.scores, atol=1e-12)
+    for mode in found.modes[:1]:
+        assert mode.value_interval[0] < mode.value < mode.value_interval[1]
+        assert (mode.heads_interval[0] <= mode.heads_interval[1]).all()
+    # A network without its only head has f = 0: E[l_i] is known.
+    one = zoo_model("one")
+    monkeypatch.setattr(sys.modules[susceptibility.__module__], "sample", lambda rest, **job: independent_draws(3))
+    lost = susceptibility(independent_draws(2), [0, 0, 0, 1, 1, 1], model=one).evidence
+    nothing = stats.norm.logpdf(one.labels, 0, np.sqrt(one.temperature))
+    expected = (-means(np.ones(6))[0]["losses"] - nothing).reshape(2, 3).sum(1)
+    near(lost.value[0], expected, lost.error[0], 60, finds=0.5)
+    assert "evidence" not in found.summary()
+    assert "strongest" in repr(found)
+
+
+def test_command(command, zoo):
+    run = zoo.run("two")
+    code, out, err = command("influence", run, "--left-out", "--test-example", "1", "--figure", "map.png")
+    assert code == 0, err
+    for text in (
+        "what f at test example 1 rests on",
+        "if left out",
+        "Greatest influence",
+        "Scores of heads, by example",
+    ):
+        assert text in out
+    code, out, err = command("influence", run, "--json", "--most", "2")
+    content = json.loads(out)
+    assert len(content["rests_on"]["output"]) == 2
+    assert np.shape(content["influence"]["outputs"]) == (3, 6)
+    for message, arguments in (
+        ("--test-example must be a whole number of at most 2, got 3", (run, "--test-example", "3")),
+        ("--chains is only for models", (run, "--chains", "3")),
+    ):
+        code, out, err = command("influence", *arguments)
+        assert code == 2
+        assert message in err
+
+
+def compare(draws, model, count, finds, **options):
+    own = {"squares": lambda outputs: outputs**2, "trace": lambda order_parameter: np.trace(order_parameter)}
+    of = ("outputs", "losses", "order_parameter", "scores", "left_out")
+    found = ba.influence(draws, of, quantities=own, thin=1, model=model, **options)
+    u, f, log_likelihoods = prior_draws(model, count)
+    weights, worth = weighed(log_likelihoods.sum(1))
+    assert worth > 500
+    values = {
+        "outputs": f,
+        "losses": -log_likelihoods,
+        "order_parameter": np.diagonal(u, axis1=1, axis2=2),
+        "head_scores": units_of(model).scores(u, model.architecture),
+        "squares": f**2,
+        "trace": np.trace(u, axis1=1, axis2=2),
+    }
+    each = {name: covariance(weights, value, log_likelihoods) for name, value in values.items()}
+    each["outputs_left_out"] = change_if_left_out(weights, f, log_likelihoods)
+    for name, (exact, error) in each.items():
+        own_error = found[f"{name}_error"].values
+        scale = np.sqrt(np.mean(exact**2))
+        near(found[name], exact, np.hypot(error, own_error), 30, finds=finds * max(1.0, scale))
+    return found
+
+
+def model_of(outputs=1, skip=0.0, widths=(3, 3), likelihood=None):
+    """Seven examples, two heads."""
+    rng = np.random.default_rng(5)
+    arch = ba.Architecture((2,), widths, (1.0, 1.2, 0.9), (skip,), outputs)
+    x = rng.normal(size=(10, arch.paths, 3))
+    y = rng.normal(size=(10, outputs) if outputs > 1 else 10)
+    if likelihood is not None:
+        y = np.eye(outputs)[np.argmax(x[:, 0], axis=1)]
+    data = {"path_inputs": x[:7], "labels": y[:7], "test_path_inputs": x[7:], "test_labels": y[7:]}
+    return ba.Model(**data, architecture=arch, likelihood=likelihood or ba.Gaussian(0.5))
+
+
+NETWORKS = {
+    "two outputs and a skip": lambda: model_of(2, 0.7),
+    "three classes": lambda: model_of(3, widths=(3, 4), likelihood=ba.Categorical(1.0)),
+    "sampled attention": attention_model,
+    "N = 1": lambda: model_of(widths=(1, 1)),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NETWORKS)
+def test_influences_in_four_networks_are_covariances_of_weighed_prior_draws(name):
+    model = NETWORKS[name]()
+    keep = (
+        ("order_parameter", "prediction", "queries_keys")
+        if name == "sampled attention"
+        else ("order_parameter", "prediction")
+    )
+    draws = ba.sample(model, warmup=500, draws=4000, keep=keep, seed=1, progress=False)
+    compare(draws, model, 400_000, finds=0.15)
