@@ -32,6 +32,8 @@ TARGET_ACCEPTANCE = 0.8
 TRAJECTORY_LENGTH = 1.5
 """Length of a Hamiltonian trajectory in standard deviations: about a quarter of a period."""
 MOST_LEAPFROG_STEPS = 16
+ROUNDING = 1e-12
+"""Share of the mean square of a coordinate up to which its variance is only rounding."""
 MOST_COORDINATES_FOR_DENSE_METRIC = 1000
 
 Point = Float[Array, " coordinate"]
@@ -229,7 +231,8 @@ def metrics_of_others(points: Points, weights: Numbers) -> np.ndarray:
     A metric of an island's own particles, which have been chosen by their weights, makes its estimate of log p(Y) too small;
     two islands with metrics of each other have estimates that scatter together. Where one particle of those islands has most
     of the weight, the metric is that of all. With many coordinates, or more than the particles are worth after a step, it is
-    their standard deviations: correlations would be noise.
+    their standard deviations: correlations would be noise. A coordinate in which they do not differ, as copies of one point,
+    has a scale of 1, so that they can move apart.
     """
     count, size = len(weights), points.shape[2]
     used = max(1, (count - 1) // 2)
@@ -238,11 +241,19 @@ def metrics_of_others(points: Points, weights: Numbers) -> np.ndarray:
     shares[shares**2 @ squares > 0.5] = 1 / count
     centred = points - np.mean(weights[:, None] @ points, 0)
     means = shares @ (weights[:, None] @ centred)[:, 0]
+    second = shares @ (weights[:, None] @ centred**2)[:, 0]
+    differ = second - means**2 > ROUNDING * second
+    deviations = np.sqrt(np.where(differ, second - means**2, 1.0))
     if size > min(MOST_COORDINATES_FOR_DENSE_METRIC, LEAST_EFFECTIVE_SHARE * used * points.shape[1]):
-        return np.sqrt(shares @ (weights[:, None] @ centred**2)[:, 0] - means**2)
+        return deviations
     moments = np.tensordot(shares, (np.swapaxes(centred, 1, 2) * weights[:, None]) @ centred, 1)
     covariances = moments - means[:, :, None] * means[:, None]
-    return np.array([_factor(*each) for each in zip(covariances, shares**2 @ squares, strict=True)])
+    return np.array(
+        [
+            _factor(covariance, worth) if differ[island].all() else np.diag(deviations[island])
+            for island, (covariance, worth) in enumerate(zip(covariances, shares**2 @ squares, strict=True))
+        ]
+    )
 
 
 def _factor(covariance: np.ndarray, squares: float) -> np.ndarray:

@@ -298,30 +298,6 @@ def test_command(command, zoo):
         assert message in err
 
 
-def compare(draws, model, count, finds, **options):
-    own = {"squares": lambda outputs: outputs**2, "trace": lambda order_parameter: np.trace(order_parameter)}
-    of = ("outputs", "losses", "order_parameter", "scores", "left_out")
-    found = ba.influence(draws, of, quantities=own, thin=1, model=model, **options)
-    u, f, log_likelihoods = prior_draws(model, count)
-    weights, worth = weighed(log_likelihoods.sum(1))
-    assert worth > 500
-    values = {
-        "outputs": f,
-        "losses": -log_likelihoods,
-        "order_parameter": np.diagonal(u, axis1=1, axis2=2),
-        "head_scores": units_of(model).scores(u, model.architecture),
-        "squares": f**2,
-        "trace": np.trace(u, axis1=1, axis2=2),
-    }
-    each = {name: covariance(weights, value, log_likelihoods) for name, value in values.items()}
-    each["outputs_left_out"] = change_if_left_out(weights, f, log_likelihoods)
-    for name, (exact, error) in each.items():
-        own_error = found[f"{name}_error"].values
-        scale = np.sqrt(np.mean(exact**2))
-        near(found[name], exact, np.hypot(error, own_error), 30, finds=finds * max(1.0, scale))
-    return found
-
-
 def model_of(outputs=1, skip=0.0, widths=(3, 3), likelihood=None):
     """Seven examples, two heads."""
     rng = np.random.default_rng(5)
@@ -345,11 +321,26 @@ NETWORKS = {
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", NETWORKS)
 def test_influences_in_four_networks_are_covariances_of_weighed_prior_draws(name):
+    """Squares are of drawn f, whose error is larger."""
     model = NETWORKS[name]()
-    keep = (
-        ("order_parameter", "prediction", "queries_keys")
-        if name == "sampled attention"
-        else ("order_parameter", "prediction")
-    )
+    keep = ("order_parameter", "prediction", *(("queries_keys",) if name == "sampled attention" else ()))
     draws = ba.sample(model, warmup=500, draws=4000, keep=keep, seed=1, progress=False)
-    compare(draws, model, 400_000, finds=0.15)
+    own = {"squares": lambda outputs: outputs**2, "trace": lambda order_parameter: np.trace(order_parameter)}
+    of = ("outputs", "losses", "order_parameter", "scores", "left_out")
+    found = ba.influence(draws, of, quantities=own, thin=1)
+    u, f, log_likelihoods = prior_draws(model, 400_000)
+    weights, worth = weighed(log_likelihoods.sum(1))
+    assert worth > 4000
+    values = {
+        "outputs": f,
+        "losses": -log_likelihoods,
+        "order_parameter": np.diagonal(u, axis1=1, axis2=2),
+        "head_scores": units_of(model).scores(u, model.architecture),
+        "squares": f**2,
+        "trace": np.trace(u, axis1=1, axis2=2),
+    }
+    each = {key: covariance(weights, value, log_likelihoods) for key, value in values.items()}
+    each["outputs_left_out"] = change_if_left_out(weights, f, log_likelihoods)
+    for key, (exact, error) in each.items():
+        finds = 1.0 if key == "squares" else 0.25
+        near(found[key], exact, np.hypot(error, found[f"{key}_error"].values), 30, finds=finds)

@@ -65,6 +65,15 @@ def test_the_metric_of_an_island_is_from_others():
     weights[1] = np.eye(6)[0]
     flat = points.reshape(-1, 3), weights.ravel() / 4
     assert metrics_of_others(points, weights)[0] == pytest.approx(metric_factor(*flat), rel=1e-12)
+    # Copies of one point, between which rounding alone is left, and particles that agree in one coordinate.
+    copies = np.broadcast_to(points[:, :1], points.shape) * [1.0, 300.0, 1e-5]
+    equal = np.full((4, 6), 1 / 6)
+    assert metrics_of_others(copies, equal) == pytest.approx(np.broadcast_to(np.eye(3), (4, 3, 3)))
+    points[..., 1] = 7.0
+    for metric in metrics_of_others(points, equal):
+        assert metric == pytest.approx(np.diag(np.diag(metric)))
+        assert np.diag(metric)[1] == 1.0
+        assert np.diag(metric)[0] != 1.0
 
 
 def conjugate(features, tokens=15, seed=0):
