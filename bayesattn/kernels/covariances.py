@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayesattn.kernels.conditionals import in_feature_space
-from bayesattn.kernels.energies import cholesky, log_det, lower_inverse
+from bayesattn.kernels.energies import cholesky, gram, log_det, lower_inverse
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import Factor, Number, mixed
 
@@ -48,7 +48,7 @@ class OutputCovariances(NamedTuple):
         temperature: T.
         residual: e of the examples.
         left: l of each label of the examples.
-        right: r of each label of the examples.
+        right: r of each label of the examples; None if it is l.
         rest: Cholesky factor of I - H_i; NaN where digits cancel.
         new: r of each output at the new inputs.
         mean: mean of f at the new inputs.
@@ -58,7 +58,7 @@ class OutputCovariances(NamedTuple):
     temperature: Number
     residual: Float[Array, "example output"]
     left: Rows
-    right: Rows
+    right: Rows | None
     rest: Float[Array, "example output other_output"]
     new: Float[Array, "test_example output column"]
     mean: Float[Array, "test_example output"]
@@ -67,22 +67,26 @@ class OutputCovariances(NamedTuple):
     @property
     def log_likelihoods(self) -> Float[Array, " example"]:
         """E[l_i]."""
-        squares = jnp.sum(self.residual**2, axis=1) / self.temperature + jnp.sum(self.left * self.right, axis=(1, 2))
+        right = self.left if self.right is None else self.right
+        squares = jnp.sum(self.residual**2, axis=1) / self.temperature + jnp.sum(self.left * right, axis=(1, 2))
         return -(squares + self.residual.shape[1] * jnp.log(2 * jnp.pi * self.temperature)) / 2
 
     def of_log_likelihoods(self) -> Float[Array, "example other_example"]:
         """Cov(l_i, l_j); one output of the first example at a time, so that the largest array has P^2 m entries."""
         examples, outputs, _ = self.left.shape
-        flat = self.right.reshape(examples * outputs, -1)
+        right = self.left if self.right is None else self.right
+        if outputs == 1:
+            products = gram(self.left[:, 0]) if self.right is None else self.left[:, 0] @ right[:, 0].T
+            return products * (products / 2 + self.residual @ self.residual.T / self.temperature)
+        flat = right.reshape(examples * outputs, -1)
 
         def of_output(total, left):
             products = left @ flat.T
             return total + jnp.sum((products**2).reshape(examples, examples, outputs), axis=2), None
 
         squares, _ = jax.lax.scan(of_output, jnp.zeros((examples, examples)), jnp.swapaxes(self.left, 0, 1))
-        pulled = (jnp.einsum("ec,eck->ek", self.residual, each) for each in (self.left, self.right))
-        left, right = pulled
-        return squares / 2 + left @ right.T / self.temperature
+        pulled, others = (jnp.einsum("ec,eck->ek", self.residual, each) for each in (self.left, right))
+        return squares / 2 + pulled @ others.T / self.temperature
 
     def of_outputs(self) -> Float[Array, "test_example output example"]:
         """Cov(f_t, l_i)."""
@@ -130,7 +134,7 @@ def output_covariances(
         of_examples = process.mixed(factor) if examples is None else mixed(examples[0], factor, outputs)
         labels = process.labels if examples is None else examples[1]
         left = of_examples @ root.T
-        right, ahead = left, of_new @ root.T
+        right, ahead = None, of_new @ root.T
         of_example = rows(left)
         rest = jnp.linalg.cholesky(jnp.eye(outputs) - jnp.einsum("eck,edk->ecd", of_example, of_example))
         pivots = jnp.diagonal(rest, axis1=1, axis2=2) ** 2
@@ -153,7 +157,7 @@ def output_covariances(
         temperature,
         residual,
         rows(left),
-        rows(right),
+        None if right is None else rows(right),
         rest,
         rows(ahead),
         mean.reshape(-1, outputs),

@@ -314,7 +314,7 @@ def require_prior_draws(model, trees, count, least=100):
 
 
 def test_draws_are_those_of_weighed_prior_draws(drawn):
-    require_prior_draws(drawn[0], drawn[1:], 80_000)
+    require_prior_draws(drawn[0], drawn[1:], 100_000)
 
 
 @pytest.mark.heavy

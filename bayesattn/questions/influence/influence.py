@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 OF = ("outputs", "losses", "order_parameter", "head_scores", "left_out")
 """What can be asked for."""
 ALSO = {"scores": "head_scores"}
-MOST_DRAWS = 1000
+MOST_DRAWS = 500
 """Draws that are used unless `thin` is given."""
 ARGUMENTS = ("order_parameter", "outputs")
 """What a quantity of a user's own can be a function of."""
@@ -95,7 +95,7 @@ def influence(
             examples, needs them. The influence of an example that is not in the data is that of adding it.
         refit: whether "left_out" samples the posterior without each example whose Pareto k is above 0.7, which takes
             about as long as `bayesattn.sample` each.
-        thin: use every thin-th draw; by default as many as leave at most 1000 draws.
+        thin: use every thin-th draw; by default as many as leave at most 500 draws of all chains.
         model: model of the draws, if they do not record it.
         seed: seed of draws of f, and of posteriors that are sampled.
 
