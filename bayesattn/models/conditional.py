@@ -111,8 +111,10 @@ class Conditional(eqx.Module):
 
 
 @singledispatch
-def new_inputs(model: Posterior, value: Checked, mask: Checked) -> Any:
+def new_inputs(model: Posterior, value: Checked, mask: Checked, name: str | None = None) -> Any:
     """Inputs at which to predict, in the form that `Conditional.outputs` takes; they have a length and can be indexed.
+
+    An error calls them by `name`.
 
     Raises ValueError for inputs that do not fit the model.
     """
@@ -120,11 +122,13 @@ def new_inputs(model: Posterior, value: Checked, mask: Checked) -> Any:
 
 
 @new_inputs.register(Model)
-def new_path_inputs(model: Model, value: Checked, mask: Checked) -> np.ndarray:
+def new_path_inputs(model: Model, value: Checked, mask: Checked, name: str | None = None) -> np.ndarray:
     """New path inputs, checked; raises ValueError if they do not fit the model or come with a mask."""
     if mask is not None:
         raise BayesattnError("mask must be None for path inputs, which already include its effect, got one")
-    return np.asarray(checked_path_inputs("new_path_inputs", value, model.architecture, features=model.features))
+    return np.asarray(
+        checked_path_inputs(name or "new_path_inputs", value, model.architecture, features=model.features)
+    )
 
 
 @singledispatch

@@ -38,9 +38,11 @@ from bayesattn.models.sampled_attention import CollapsedAttention
 
 
 @new_inputs.register(AttentionModel)
-def new_sequences(model: AttentionModel, value: Checked, mask: Checked) -> Sequences:
+def new_sequences(model: AttentionModel, value: Checked, mask: Checked, name: str | None = None) -> Sequences:
     """New token sequences, checked, with the model's readout and causal mask."""
-    inputs, mask = fixed_attention.checked_tokens("new sequences", value, mask, ("examples", "tokens", model.features))
+    inputs, mask = fixed_attention.checked_tokens(
+        name or "new sequences", value, mask, ("examples", "tokens", model.features)
+    )
     return Sequences.of(inputs, model.readout, model.causal, mask)
 
 

@@ -191,30 +191,78 @@ def test_examples_of_a_compressed_dataset_and_new_inputs(zoo):
     xr.testing.assert_allclose(plain.drop_attrs(), other.drop_attrs())
     new = ba.influence(draws, "outputs", new_path_inputs=model.path_inputs[:2])
     assert new["outputs"].sizes == {"test_example": 2, "example": 6}
-    with pytest.raises(ValueError, match="examples must be path inputs and labels for a compressed dataset"):
-        ba.influence(tree, model=gathered)
+    for of, message in (
+        ("losses", "examples must be path inputs and labels for"),
+        ("left_out", "of='left_out' leaves out"),
+    ):
+        with pytest.raises(ValueError, match=f"{message}.* a compressed dataset"):
+            ba.influence(tree, of, model=gathered)
     without_tests = model.replace(test_path_inputs=None, test_labels=None, tokens=None)
     assert {*ba.influence(tree, model=without_tests)} == {"losses", "losses_error"}
 
 
-def test_few_draws_have_no_errors(zoo):
+def test_draws_that_are_few_or_do_not_move(zoo):
     few = zoo.draws("two").isel(draw=slice(3), chain=slice(1))
-    found = ba.influence(few, "outputs")
-    assert np.isnan(found["outputs_error"]).all()
-    assert np.isfinite(found["outputs"]).all()
+    stuck = tree_of(np.repeat(independent_draws(0)["posterior"]["order_parameter"].values[:, :1, 0, 0], 50, axis=1))
+    for draws, model in ((few, zoo_model("two")), (stuck.isel(chain=slice(1)), zoo_model("one"))):
+        found = ba.influence(draws, ("outputs", "left_out"), refit=False, model=model)
+        assert np.isnan(found["outputs_error"]).all()
+        assert np.isfinite(found["outputs"]).all()
+    assert np.isinf(ba.influence(few, "left_out", refit=False)["pareto_k"]).all()
+    assert np.isnan(ba.influence(few, "left_out", refit=False)["outputs_left_out"]).all()
+    # Chains that do not move and differ: one batch each.
+    apart = ba.influence(stuck, "outputs", model=zoo_model("one"))
+    assert (apart["outputs_error"] > 0).all()
+
+
+def test_an_example_that_the_network_does_not_see_changes_nothing_but_its_own_loss():
+    model = zoo_model("one")
+    x = np.array(model.path_inputs)
+    x[3] = 0
+    found = ba.influence(independent_draws(1), ("outputs", "left_out"), model=model.replace(path_inputs=x, tokens=None))
+    assert found["pareto_k"][3] == 0
+    assert not found["refitted"][3]
+    np.testing.assert_allclose(found["outputs"][:, 3], 0, atol=1e-12)
+    np.testing.assert_allclose(found["outputs_left_out"][:, 3], 0, atol=1e-12)
+
+
+def test_a_quantity_may_change_its_argument(zoo):
+    draws = zoo.draws("two")
+
+    def spoiled(order_parameter):
+        order_parameter[:] = 1.0
+        return order_parameter.sum()
+
+    found = ba.influence(draws, "order_parameter", quantities={"spoiled": spoiled})
+    xr.testing.assert_identical(draws["posterior"].to_dataset(), zoo.draws("two")["posterior"].to_dataset())
+    assert (found["spoiled"] == 0).all()
+    assert (found["order_parameter"] != 0).all()
 
 
 REFUSED = {
     "of must be one of 'outputs', 'losses'": {"of": "output"},
-    "groups must hold one class for each of 6 examples": {"groups": ["a"] * 5},
+    "groups must hold one class for each of 6 examples, got 5": {"groups": ["a"] * 5},
+    "groups must hold one class for each example, got nan of example 1": {"groups": [1.0, np.nan, 1, 1, 1, 1]},
+    "groups must have different names, got 1, 1": {"groups": {1: [0], "1": [1]}},
+    "of must be a list of some of outputs": {"of": 3},
+    "of must name at least one of outputs": {"of": ()},
+    "quantities must be a dictionary of functions by name": {"quantities": [np.trace]},
+    "must return finite real numbers of one shape": {"quantities": {"mine": lambda order_parameter: "a"}},
+    "quantities must have names of their own, got 'outputs_error'": {
+        "quantities": {"outputs_error": lambda outputs: 0}
+    },
+    "inputs of examples must have 2 paths": {"examples": (np.ones((2, 3, 4)), np.ones(2))},
     r"groups\['a'\] must hold examples from 0 to 5": {"groups": {"a": [6]}},
     "groups must name at least one group": {"groups": {}},
     "function of one argument called order_parameter or outputs, got one of f": {"quantities": {"mine": lambda f: f}},
     "function of one argument called order_parameter or outputs, got 3": {"quantities": {"mine": 3}},
     "quantities must have names of their own": {"quantities": {"losses": lambda outputs: outputs}},
-    "examples must be a pair": {"examples": np.ones((3, 2, 4))},
+    "examples must be inputs and labels": {"examples": np.ones((3, 2, 4))},
     r"labels of examples must have shape \(2,\)": {"examples": (np.ones((2, 2, 4)), np.ones(3))},
-    "examples must be None for 'left_out'": {"of": "left_out", "examples": (np.ones((2, 2, 4)), np.ones(2))},
+    "of='left_out' leaves out single examples of training, got examples=": {
+        "of": "left_out",
+        "examples": (np.ones((2, 2, 4)), np.ones(2)),
+    },
     "mask must be None without new_path_inputs": {"mask": np.ones((3, 4))},
     "draws must hold at least 100": {"thin": 100},
 }
@@ -246,6 +294,8 @@ def test_tables_of_what_a_prediction_rests_on():
     ):
         with pytest.raises(ValueError, match=message):
             found.influence.table(*place)
+    with pytest.raises(ValueError, match="of must be one of 'outputs', 'outputs_left_out', got 'pareto_k'"):
+        found.influence.table(of="pareto_k")
     assert len(influence_figure(found, "mine").axes) == 3
     with pytest.raises(ValueError, match="found must be a result of"):
         influence_figure(xr.Dataset())
@@ -268,6 +318,10 @@ def test_susceptibility_of_heads(zoo, monkeypatch):
     nothing = stats.norm.logpdf(one.labels, 0, np.sqrt(one.temperature))
     expected = (-means(np.ones(6))[0]["losses"] - nothing).reshape(2, 3).sum(1)
     near(lost.value[0], expected, lost.error[0], 60, finds=0.5)
+    with pytest.raises(
+        ValueError, match="groups must be a class for each example, or lists of examples by name, got None"
+    ):
+        susceptibility(zoo.draws("two"), None)
     assert "evidence" not in found.summary()
     assert "strongest" in repr(found)
 

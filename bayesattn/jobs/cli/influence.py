@@ -15,6 +15,7 @@ from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.cli.drawn import DEFAULTS, opened, sampled
 from bayesattn.jobs.plots import influence_figure
 from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.theory.predictor import are_classes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +113,7 @@ def _print(
     rows = [
         {
             "example": str(at),
-            "label": _label(labels[at]),
+            "label": _label(labels, at),
             "on predictions": f"{strongest[at]:.3g}",
             "on its own loss": f"{own[at]:.3g}",
         }
@@ -146,7 +147,7 @@ def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
 def _row(row: dict[str, Any], labels: np.ndarray) -> dict[str, str]:
     shown = {
         "example": str(row["example"]),
-        "label": _label(labels[row["example"]]),
+        "label": _label(labels, row["example"]),
         "influence": with_error(row["influence"], row["error"]),
         "more than the next": "yes" if row["known"] else "cannot tell",
     }
@@ -156,11 +157,9 @@ def _row(row: dict[str, Any], labels: np.ndarray) -> dict[str, str]:
     return shown
 
 
-def _label(label: np.ndarray) -> str:
-    return (
-        f"{label:.3g}"
-        if label.ndim == 0
-        else f"class {int(label.argmax())}"
-        if set(np.unique(label)) <= {0.0, 1.0}
-        else ", ".join(f"{each:.3g}" for each in label)
-    )
+def _label(labels: np.ndarray, example: int) -> str:
+    """Label of an example as text."""
+    label = labels[example]
+    if label.ndim == 0:
+        return f"{label:.3g}"
+    return f"class {int(label.argmax())}" if are_classes(labels) else ", ".join(f"{each:.3g}" for each in label)

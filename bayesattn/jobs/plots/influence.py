@@ -40,8 +40,9 @@ def influence_figure(found: xr.Dataset, title: str | None = None) -> Figure:
     figure, (of_map, bars) = plt.subplots(1, 2, figsize=(11, 4.6), width_ratios=(2.4, 1), layout="constrained")
     part = matrix[np.ix_(rows, columns)]
     limit = float(np.abs(part).max()) or 1.0
-    per_row = matrix.shape[0] // values.shape[0]
-    image = heat_map(of_map, part, [str(row // per_row) for row in rows], [names[at] for at in columns], limit)
+    outputs = [f" {name}" for name in values["output"].values] if "output" in values.coords else [""]
+    places = [f"{row // len(outputs)}{outputs[row % len(outputs)]}" for row in rows]
+    image = heat_map(of_map, part, places, [names[at] for at in columns], limit)
     of = "f at test example" if name == "outputs" else "loss of example"
     of_map.set(
         xlabel=f"training {last}", ylabel=of, title=f"change of {of.split(' at')[0].split(' of')[0]} per unit of weight"
@@ -49,9 +50,9 @@ def influence_figure(found: xr.Dataset, title: str | None = None) -> Figure:
     figure.colorbar(image, ax=of_map, shrink=0.8)
     order = np.argsort(-strength, kind="stable")
     chosen = order if len(order) <= 2 * BARS else np.concatenate([order[:BARS], order[-BARS:]])
-    places = np.arange(len(chosen))
-    bars.barh(places, strength[chosen], color=[palette().blue if at < BARS else palette().grey for at in places])
-    bars.set_yticks(places, [names[at] for at in chosen], fontsize=8)
+    heights = np.arange(len(chosen))
+    bars.barh(heights, strength[chosen], color=[palette().blue if at < BARS else palette().grey for at in heights])
+    bars.set_yticks(heights, [names[at] for at in chosen], fontsize=8)
     bars.invert_yaxis()
     bars.set(xlabel="root mean square influence", ylabel=f"training {last}", title="strongest and weakest")
     if title:

@@ -82,20 +82,33 @@ class Posterior(NamedTuple):
         """Some of the draws."""
         return {name: values[numbers] for name, values in self.draws.items()}
 
-    def batches(self, log_likelihoods: Float[np.ndarray, "draw example"]) -> list[np.ndarray]:
+    def draws_worth_one(self, given: Given) -> float:
+        """Number of draws that are worth an independent one: 1 at least, infinite if a chain does not move.
+
+        By the smallest effective sample size of the log likelihood of all examples, the diagonal of U, and |f|^2.
+        """
+        diagonal = np.diagonal(self.draws["order_parameter"], axis1=1, axis2=2)
+        squares = np.sum(given.outputs.reshape(len(given.outputs), -1) ** 2, axis=1)
+        series = np.column_stack([given.log_likelihoods.sum(1), squares, diagonal]).T
+        series = series.reshape(len(series), self.chains, -1)
+        moving = np.ptp(series, axis=2) > 0
+        if series.shape[2] < FEWEST_DRAWS or not moving.any(0).all():
+            return np.inf
+        sizes = [array_stats.ess(each) for each in series[moving.all(1)]]
+        return max(1.0, float(series[0].size / np.nanmin(sizes)))
+
+    def batches(self, given: Given) -> list[np.ndarray]:
         """Numbers of the draws of each batch; all batches are equally long, and the first draws of a chain may be left out.
 
-        A batch has at least as many draws as there are batches of a chain, and five times as many as, by the effective
-        sample size of the log likelihood of all examples, are worth one.
+        A batch has at least as many draws as there are batches of a chain, and five times as many as are worth one. A chain
+        that does not move, or of which there is little more than one such, is one batch.
         """
-        total = log_likelihoods.sum(1).reshape(self.chains, -1)
-        count = total.shape[1]
-        apart = total.size / array_stats.ess(total) if count >= FEWEST_DRAWS and np.ptp(total) > 0 else 1.0
-        length = max(np.sqrt(count), TIMES_OF_BATCH * apart) if np.isfinite(apart) else count
-        of_chain = max(1, int(count // length))
-        length = count // of_chain
+        count = len(given.outputs) // self.chains
+        length = max(np.sqrt(count), TIMES_OF_BATCH * self.draws_worth_one(given))
+        of_chain = max(1, int(count // length)) if np.isfinite(length) else 1
+        whole = count // of_chain
         return [
-            chain * count + count - (of_chain - batch) * length + np.arange(length)
+            chain * count + count - (of_chain - batch) * whole + np.arange(whole)
             for chain in range(self.chains)
             for batch in range(of_chain)
         ]
@@ -112,7 +125,7 @@ def terms(
         quantities: values given each draw, shape (draw, ..), by name; "outputs" and "log_likelihoods" also vary given a
             draw of U.
     """
-    batches = posterior.batches(given.log_likelihoods)
+    batches = posterior.batches(given)
     used = np.concatenate(batches)
     centred = given.log_likelihoods - given.log_likelihoods[used].mean(0)
     centred = centred if posterior.members is None else centred @ np.asarray(posterior.members).T
@@ -146,11 +159,12 @@ def covariances(posterior: Posterior, given: Given, quantities: Mapping[str, np.
 
 
 def estimate_of(total: np.ndarray, squares: np.ndarray, batches: int) -> Estimate:
-    """Mean over batches and its standard error, NaN with fewer than four batches."""
+    """Mean over batches and its standard error, NaN with fewer than four batches, or if these are alike."""
     mean = total / batches
-    if batches < FEWEST_DRAWS:
+    variance = np.maximum(squares / batches - mean**2, 0)
+    if batches < FEWEST_DRAWS or not variance.any():
         return Estimate(mean, np.full_like(mean, np.nan))
-    return Estimate(mean, np.sqrt(np.maximum(squares / batches - mean**2, 0) / (batches - 1)))
+    return Estimate(mean, np.sqrt(variance / (batches - 1)))
 
 
 @jax.jit

@@ -1,6 +1,7 @@
 """Groups of examples, whose influences are added up."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import numpy as np
 from jaxtyping import Float
@@ -24,12 +25,25 @@ def members_of(groups: Checked, count: int) -> tuple[list[str] | None, Float[np.
     if isinstance(groups, Mapping):
         if not groups:
             raise BayesattnError("groups must name at least one group, got none")
-        return [*map(str, groups)], np.stack([_members(name, groups[name], count) for name in groups])
-    classes = np.asarray(entries("groups", groups, f"{count} classes, or lists of examples by name"))
-    if classes.shape != (count,):
-        raise BayesattnError(f"groups must hold one class for each of {count} examples, got shape {classes.shape}")
-    names = np.unique(classes)
-    return [*map(str, names)], (classes == names[:, None]).astype(float)
+        members = [_members(name, groups[name], count) for name in groups]
+        return _names(groups), np.stack(members)
+    classes = entries("groups", groups, f"{count} classes, or lists of examples by name")
+    if len(classes) != count:
+        raise BayesattnError(f"groups must hold one class for each of {count} examples, got {len(classes)}")
+    for example, each in enumerate(classes):
+        if each is None or each != each:
+            raise BayesattnError(f"groups must hold one class for each example, got {each!r} of example {example}")
+    known = [*dict.fromkeys(classes)]
+    with suppress(TypeError):  # Names and numbers have no order.
+        known.sort()
+    return _names(known), np.array([[float(each == name) for each in classes] for name in known])
+
+
+def _names(names: Iterable[object]) -> list[str]:
+    texts = [*map(str, names)]
+    if len({*texts}) < len(texts):
+        raise BayesattnError(f"groups must have different names, got {', '.join(texts)}")
+    return texts
 
 
 def _members(name: object, listed: Checked, count: int) -> Float[np.ndarray, " example"]:

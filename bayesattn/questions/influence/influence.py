@@ -11,6 +11,7 @@ averaged over draws; with other likelihoods the outputs are averaged too.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bayesattn._util.checks import Checked, labels_array, one_of, require_memory, seed_number, shown
+from bayesattn._util.checks import Checked, entries, labels_array, one_of, require_memory, seed_number, shown
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
@@ -44,6 +45,9 @@ MOST_DRAWS = 500
 """Draws that are used unless `thin` is given."""
 ARGUMENTS = ("order_parameter", "outputs")
 """What a quantity of a user's own can be a function of."""
+AXES = ("example", "other_example", "test_example", "output", "path", "layer_head", "group")
+RESERVED = (*OF, *AXES, "log_likelihoods", "pareto_k", "refitted")
+"""Names that quantities of a user's own cannot have."""
 
 
 @with_own_settings
@@ -77,9 +81,10 @@ def influence(
       pareto_k (example) of the weights that draws get, and refitted (example), whether the posterior without the example
       was sampled because Pareto k is above 0.7.
 
-    Each has its Monte Carlo standard error beside it, in a variable whose name ends in "_error", from means over batches
-    of neighbouring draws; NaN with fewer than four batches. With several outputs, outputs have a further axis "output".
-    The result's `.influence.table()` lists the examples that a prediction rests on.
+    Influences, and outputs_left_out, have their Monte Carlo standard error beside them, in a variable whose name ends in
+    "_error", from means over batches of neighbouring draws; NaN with fewer than four batches. With several outputs, outputs
+    have a further axis "output". The result's `.influence.table()` lists the examples that a prediction rests on; of a
+    dataset that was read from a file, once `bayesattn.questions.influence` is imported.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
@@ -91,11 +96,12 @@ def influence(
             array. Functions of f are of drawn f, and have a larger Monte Carlo error.
         new_path_inputs: inputs in place of the test inputs, as for `bayesattn.predict`.
         mask: mask of `new_path_inputs` where these are token sequences.
-        examples: inputs and labels of examples in place of those of training. A compressed dataset, which holds no single
-            examples, needs them. The influence of an example that is not in the data is that of adding it.
+        examples: inputs and labels of examples in place of those of training, and the mask of padded sequences. A
+            compressed dataset, which holds no single examples, needs them. The influence of an example that is not in the
+            data is that of adding it.
         refit: whether "left_out" samples the posterior without each example whose Pareto k is above 0.7, which takes
             about as long as `bayesattn.sample` each.
-        thin: use every thin-th draw; by default as many as leave at most 500 draws of all chains.
+        thin: use every thin-th draw; by default as many as leave about 500 draws of all chains.
         model: model of the draws, if they do not record it.
         seed: seed of draws of f, and of posteriors that are sampled.
 
@@ -109,17 +115,20 @@ def influence(
     """
     seed_number("seed", seed)
     options = {"new_path_inputs": new_path_inputs, "mask": mask, "examples": examples, "groups": groups, "thin": thin}
-    model, whole, names = posterior_of(draws, model, **options)
+    chosen = _names(of)
+    model, whole, names = posterior_of(draws, model, **options, leaves_out="left_out" in chosen)
     has_inputs = new_path_inputs is not None or _has_test(model)
-    chosen, functions = _names(of, has_inputs), _functions(quantities, has_inputs)
+    functions = _functions(quantities, has_inputs)
+    for name in ("outputs", "left_out") if not has_inputs else ():
+        if name in chosen and of is not None:
+            raise BayesattnError(f"of={name!r} needs a model with test inputs, or new_path_inputs, got neither")
+    chosen = chosen if has_inputs else tuple(name for name in chosen if name != "outputs")
     if "left_out" in chosen:
-        if examples is not None:
-            raise BayesattnError("examples must be None for 'left_out', which leaves out those of training, got some")
         require_by_example(model.reference.likelihood, np.asarray(model.labels), "examples left out")
     given = whole.given()
     if not all(np.isfinite(each).all() for each in given):
         raise FloatingPointError(
-            "a log likelihood is not finite: K + T I of a draw is likely singular in float64; raise the temperature"
+            "a log likelihood or an output is not finite: labels may be too large, or K + T I of a draw singular in float64"
         )
     count = given.log_likelihoods.shape[1]
     if "losses" in chosen:
@@ -136,7 +145,7 @@ def influence(
     if "head_scores" in chosen:
         asked["head_scores"] = units_of(model).scores(order_parameters, model.architecture)
     for name, function in functions["order_parameter"].items():
-        asked[name] = np.stack([np.asarray(function(each), float) for each in order_parameters])
+        asked[name] = _values(name, function, order_parameters)
     found = covariances(whole, given, asked)
     if functions["outputs"]:
         found |= _of_drawn_outputs(model, whole, functions["outputs"], seed)
@@ -159,10 +168,11 @@ def posterior_of(
     mask: Checked = None,
     examples: Checked = None,
     thin: Checked = None,
+    leaves_out: bool = False,
 ) -> tuple[NetworkPosterior, Posterior, list[str] | None]:
     """Model of draws, its posterior with every thin-th draw, and names of the groups; arguments as for `influence`."""
     model, tree = opened_with_network(draws, model)
-    inputs, chosen = _inputs(model, new_path_inputs, mask), _examples(model, examples)
+    inputs, chosen = _inputs(model, new_path_inputs, mask), _examples(model, examples, leaves_out)
     conditional = conditional_of(model)
     conditional = conditional if examples is None else conditional.compressed(model.architecture)
     sizes = tree["posterior"].to_dataset().sizes
@@ -178,25 +188,27 @@ def posterior_of(
     )
 
 
-def _names(of: Checked, has_inputs: bool) -> tuple[str, ...]:
+def _names(of: Checked) -> tuple[str, ...]:
     """Names of what is asked for, checked."""
     if of is None:
-        return ("outputs", "losses") if has_inputs else ("losses",)
-    listed = (of,) if isinstance(of, str) else tuple(of)
-    names = tuple(ALSO.get(name, name) for name in listed)
-    for name in names:
-        one_of("of", name, OF)
-    for name in ("outputs", "left_out"):
-        if name in names and not has_inputs:
-            raise BayesattnError(f"of={name!r} needs a model with test inputs, or new_path_inputs, got neither")
-    return names
+        return ("outputs", "losses")
+    names = (of,) if isinstance(of, str) else entries("of", of, f"a list of some of {', '.join(OF)}")
+    if not names:
+        raise BayesattnError(f"of must name at least one of {', '.join(OF)}, got none")
+    return tuple(one_of("of", ALSO.get(name, name) if isinstance(name, str) else name, OF) for name in names)
 
 
 def _functions(quantities: Checked, has_inputs: bool) -> dict[str, dict[str, Callable[..., Any]]]:
     """Functions by name, by what they are functions of."""
     functions: dict[str, dict[str, Callable[..., Any]]] = {name: {} for name in ARGUMENTS}
-    for name, function in (quantities or {}).items():
-        arguments = [*inspect.signature(function).parameters] if callable(function) else []
+    if quantities is None:
+        return functions
+    if not isinstance(quantities, Mapping):
+        raise BayesattnError(f"quantities must be a dictionary of functions by name, got {shown(quantities)}")
+    for name, function in quantities.items():
+        arguments: list[str] = []
+        with suppress(TypeError, ValueError):  # Neither a function nor one whose arguments have names.
+            arguments = [*inspect.signature(function).parameters]
         if len(arguments) != 1 or arguments[0] not in ARGUMENTS:
             raise BayesattnError(
                 f"quantities[{name!r}] must be a function of one argument called order_parameter or outputs, got"
@@ -206,10 +218,24 @@ def _functions(quantities: Checked, has_inputs: bool) -> dict[str, dict[str, Cal
             raise BayesattnError(
                 f"quantities[{name!r}] needs a model with test inputs, or new_path_inputs, got neither"
             )
-        if name in OF or name == "log_likelihoods":
+        if name in RESERVED or str(name).endswith(("_error", "_left_out")):
             raise BayesattnError(f"quantities must have names of their own, got {name!r}")
         functions[arguments[0]][name] = function
     return functions
+
+
+def _values(name: str, function: Callable[..., Any], drawn: np.ndarray) -> np.ndarray:
+    """Values of a function of a user's own of each draw, which it may change."""
+    values = [function(each.copy()) for each in drawn]
+    try:
+        found = np.asarray(values, float)
+    except (TypeError, ValueError):
+        found = np.array(np.nan)
+    if not np.isfinite(found).all():
+        raise BayesattnError(
+            f"quantities[{name!r}] must return finite real numbers of one shape for all draws, got {shown(values[0])}, .."
+        )
+    return found
 
 
 def _own(model: NetworkPosterior, prefix: str = "") -> tuple[Any, Any]:
@@ -232,20 +258,30 @@ def _has_test(model: NetworkPosterior) -> bool:
     return _own(model, "test_")[0] is not None
 
 
-def _examples(model: NetworkPosterior, examples: Checked) -> Examples | None:
+def _examples(model: NetworkPosterior, examples: Checked, leaves_out: bool) -> Examples | None:
     """Examples in place of those of training, checked."""
     compressed = getattr(model, "compressed", None) is not None
+    if leaves_out and (compressed or examples is not None):
+        got = "a compressed dataset, which holds none" if compressed else "examples=, which stand in place of them"
+        raise BayesattnError(f"of='left_out' leaves out single examples of training, got {got}")
     if examples is None:
         if compressed:
             raise BayesattnError(
                 "examples must be path inputs and labels for a compressed dataset, which holds no single examples, got None"
             )
-        require_by_example(model.reference.likelihood, np.asarray(model.labels), "influences")
         return None
-    if not isinstance(examples, tuple | list) or len(examples) != 2:
-        raise BayesattnError(f"examples must be a pair of inputs and labels, got {shown(examples)}")
-    inputs = new_inputs(model, examples[0], None)
-    return inputs, jnp.asarray(labels_array("labels of examples", examples[1], len(inputs), model.architecture.outputs))
+    if not isinstance(examples, tuple | list) or len(examples) not in (2, 3):
+        raise BayesattnError(
+            f"examples must be inputs and labels, and the mask of padded sequences, got {shown(examples)}"
+        )
+    if len(examples) == 2 and getattr(model, "mask", None) is not None:
+        raise BayesattnError("examples must be inputs, labels and a mask for a model with a mask, got no mask")
+    values, labels, mask = (*examples, None)[:3]
+    inputs = new_inputs(model, values, mask, "inputs of examples")
+    labels = labels_array("labels of examples", labels, len(inputs), model.architecture.outputs)
+    model.reference.likelihood.check_labels("labels of examples", labels)
+    require_by_example(model.reference.likelihood, labels, "influences of examples")
+    return inputs, jnp.asarray(labels)
 
 
 def _of_drawn_outputs(
@@ -258,7 +294,7 @@ def _of_drawn_outputs(
     keys = jax.random.split(stream(seed, "influence", model.fingerprint), len(posterior.draws["order_parameter"]))
     drawn = partial(_drawn, posterior.conditional, inputs=posterior.inputs, examples=examples)
     log_likelihoods, outputs = by_draw(lambda part: drawn(*part), (dict(posterior.draws), keys), "draws of f")
-    asked = {name: np.stack([np.asarray(function(f), float) for f in outputs]) for name, function in functions.items()}
+    asked = {name: _values(name, function, outputs) for name, function in functions.items()}
     return covariances(posterior, Given(log_likelihoods, outputs), asked)
 
 

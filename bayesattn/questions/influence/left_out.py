@@ -7,6 +7,7 @@ few draws dominate, and the posterior without the example is sampled itself.
 """
 
 import warnings
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,8 @@ from bayesattn.samplers import sample
 from bayesattn.theory.importance import MOST_PARETO_K
 from bayesattn.theory.predictor import are_classes, right
 
+ROUNDING = 1e-12
+"""Share of the largest log density up to which differences are rounding."""
 KEPT = {"queries_1": "queries_keys", "V_0": "weights"}
 """What chains must keep for a variable beyond U."""
 
@@ -38,7 +41,8 @@ class LeftOut(NamedTuple):
         outputs: change of the posterior mean of f, shape (test_example, .., example).
         outputs_error: its Monte Carlo error.
         accuracy: change of the share of test examples that the mean of f classifies; None without classes.
-        log_score: change of the mean log density of the test labels, in nats; None without test labels.
+        log_score: change of the mean log density of the test labels, in nats; None without test labels. Of several outputs
+            with Gaussian labels given U, it is the sum of those of each output.
         pareto_k: Pareto k of the weights.
         refitted: whether the posterior without the example was sampled.
     """
@@ -80,16 +84,15 @@ def left_out(
     """
     whole, draws = posterior.without_draws, len(given.outputs)
     densities = by_draw(lambda part: _left_out_densities(whole, part), dict(posterior.draws), "examples left out")
-    log_weights, shapes = _smoothed(densities)
+    log_weights, shapes = _smoothed(densities, moves=bool(np.ptp(posterior.draws["order_parameter"], axis=0).any()))
     centre = given.outputs.mean(0)
     sums = _Sums(*map(np.array, _sums(whole, dict(posterior.draws), log_weights, centre, labels)))
     # The change is sum w x - mean y; its error is that of a mean of w (x - sum w x) - y / draws, times draws.
     squares = sums.wwxx - 2 * sums.wx * sums.wwx + sums.wx**2 * np.exp(2 * log_weights).sum(0)
     of_mean = given.outputs.var(0)[..., None] / draws
     squares += of_mean - 2 / draws * (sums.wxy - sums.wx * sums.wy)
-    total = given.log_likelihoods.sum(1).reshape(posterior.chains, -1)
-    apart = max(1.0, draws / float(array_stats.ess(total)))  # pyright: ignore[reportArgumentType]
-    change, error = sums.wx, np.sqrt(np.maximum(squares * apart, 0))
+    apart = posterior.draws_worth_one(given)
+    change, error = sums.wx, np.sqrt(np.maximum(squares * (apart if np.isfinite(apart) else np.nan), 0))
     score = _score(posterior, labels)
     scores = None if labels is None else _mean_of_examples(sums.scores) - score
     chosen = np.flatnonzero(shapes > MOST_PARETO_K) if refit and model.examples > 1 else np.empty(0, int)
@@ -97,7 +100,7 @@ def left_out(
         rest = _refitted(model, posterior, int(example), seed)
         outputs = rest.given().outputs.reshape(posterior.chains, -1, *centre.shape)
         change[..., example] = outputs.mean((0, 1)) - centre
-        error[..., example] = np.sqrt(error_of_mean(outputs) ** 2 + of_mean[..., 0] * apart)
+        error[..., example] = np.hypot(error_of_mean(outputs), np.sqrt(of_mean[..., 0] * apart))
         if scores is not None:
             scores[example] = _score(rest, labels) - score
     refitted = np.isin(np.arange(len(shapes)), chosen)
@@ -112,16 +115,20 @@ def left_out(
     return LeftOut(change, error, accuracy, scores, shapes, refitted)
 
 
-def _smoothed(densities: Float[np.ndarray, "draw example"]) -> tuple[np.ndarray, np.ndarray]:
-    """Normalised log weights 1 / density of each draw, smoothed, and Pareto k; infinite where it is unknown."""
-    known = np.isfinite(densities).all(0)
-    log_weights = np.full(densities.shape, -np.log(len(densities)))
-    shapes = np.full(densities.shape[1], np.inf)
-    for example in np.flatnonzero(known):
-        with np.errstate(divide="ignore", invalid="ignore"):  # Of draws that hardly vary.
+def _smoothed(densities: Float[np.ndarray, "draw example"], moves: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Normalised log weights 1 / density of each draw, smoothed, and Pareto k, infinite where it is unknown.
+
+    It is 0 of an example whose density does not depend on U, where that `moves`.
+    """
+    log_weights, shapes = np.full(densities.shape, -np.log(len(densities))), np.full(densities.shape[1], np.inf)
+    equal = moves & (np.ptp(densities, axis=0) <= ROUNDING * np.abs(densities).max(0))
+    shapes[equal] = 0.0
+    for example in np.flatnonzero(np.isfinite(densities).all(0) & ~equal):
+        # Draws that are few, or whose largest weights are one draw's, have no tail.
+        with np.errstate(divide="ignore", invalid="ignore"), suppress(ValueError, IndexError):
             smoothed, shape = array_stats.psislw(densities[:, example])
-        if np.isfinite(shape) and np.isfinite(smoothed).all():
-            log_weights[:, example], shapes[example] = smoothed - special.logsumexp(smoothed), shape
+            if np.isfinite(shape) and np.isfinite(smoothed).all():
+                log_weights[:, example], shapes[example] = special.log_softmax(smoothed), shape
     return log_weights, shapes
 
 

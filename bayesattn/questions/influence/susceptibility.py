@@ -13,6 +13,7 @@ from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
+from bayesattn.errors import BayesattnError
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.draws import Draws, order_parameters_in
 from bayesattn.models.network_posterior import NetworkPosterior
@@ -167,6 +168,8 @@ def susceptibility(
         ValueError: as for `bayesattn.influence` and `bayesattn.heads`.
     """
     seed_number("seed", seed)
+    if groups is None:
+        raise BayesattnError("groups must be a class for each example, or lists of examples by name, got None")
     model, posterior, names = posterior_of(draws, model, groups=groups, thin=thin)
     units, given = units_of(model, of), posterior.given()
     scores = units.scores(posterior.draws["order_parameter"], model.architecture)

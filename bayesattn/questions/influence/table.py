@@ -28,9 +28,9 @@ class InfluenceTables:
     def __init__(self, found: xr.Dataset):
         self.found = found
 
-    def strongest(self, name: str = "outputs") -> xr.DataArray:
+    def strongest(self, of: str = "outputs") -> xr.DataArray:
         """Root mean square influence of each example, or group, over all entries of a variable, such as test examples."""
-        values = self._values(name)
+        values = self._values(of)
         return (values**2).mean([axis for axis in values.dims if axis != values.dims[-1]]) ** 0.5
 
     def table(self, *place: int | str, of: str = "outputs", most: int = SHOWN) -> "pd.DataFrame":
@@ -53,7 +53,7 @@ class InfluenceTables:
         """
         import pandas as pd
 
-        values, errors = self._values(of), self._values(f"{of}_error")
+        values, errors = self._values(of), self.found[f"{of}_error"]
         axes, last = values.dims[:-1], values.dims[-1]
         if len(place) > len(axes):
             raise BayesattnError(
@@ -85,12 +85,12 @@ class InfluenceTables:
         names = values[last].values if last in values.coords else np.arange(values.sizes[last])
         return pd.DataFrame(columns, index=pd.Index(names[shown], name=str(last)))
 
-    def _values(self, name: str) -> xr.DataArray:
-        one_of("of", name, [*map(str, self.found.data_vars)])
-        return self.found[name]
+    def _values(self, of: str) -> xr.DataArray:
+        known = [name for name in map(str, self.found.data_vars) if f"{name}_error" in self.found]
+        return self.found[one_of("of", of, known)]
 
     def _entry(self, axis: str, entry: int | str) -> int:
-        names = [*map(str, self.found[axis].values)] if axis in self.found.coords else []
-        if isinstance(entry, str):
+        if isinstance(entry, str) and axis in self.found.coords:
+            names = [*map(str, self.found[axis].values)]
             return names.index(one_of(axis, entry, names))
         return positive_integer(axis, entry, 0, self.found.sizes[axis] - 1)
