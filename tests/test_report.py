@@ -132,6 +132,7 @@ def test_page_says_what_was_run_and_found(page):
         "Head scores: how much each head matters",
         "evidence lost (nats)",
         "Strongest correlations of paths in U",
+        "Training examples of greatest influence on the predictions",
         "no two paths are correlated by more than 0.1 at the saddle point.",
         "theory against draws at N = 3",
         "exact posterior",

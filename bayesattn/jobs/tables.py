@@ -19,6 +19,7 @@ from bayesattn.models.network_posterior import NetworkPosterior, is_network
 from bayesattn.models.posterior import Posterior
 from bayesattn.questions import exchangeable
 from bayesattn.questions.heads import Heads, Losses, PathCorrelations, heads
+from bayesattn.questions.influence import influence
 from bayesattn.theory.potential import MOST_COORDINATES
 
 MOST_PATHS_WITH_ALL_ENTRIES = 4
@@ -27,6 +28,8 @@ MOST_PATHS = 20
 """Largest number of paths shown, those with the largest diagonal entries of U."""
 SHOWN_CORRELATIONS = 6
 """Number of pairs of paths in the table of correlations, the strongest ones."""
+SHOWN_EXAMPLES, MOST_EXAMPLES = 5, 1000
+"""Number of training examples in the table of influences, and most examples of a run that has one."""
 ANSWERS = {HOLDS: True, DOES_NOT_HOLD: False, CANNOT_TELL: None}
 Row = dict[str, str]
 
@@ -94,6 +97,30 @@ def network_table(model: NetworkPosterior, draws: xr.DataTree) -> Verdict:
         for path in greatest
     ]
     return Verdict(sentence, None, rows)
+
+
+def influence_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
+    """Training examples of greatest influence on the predictions; empty where a run does not hold what this takes."""
+    if not (has_fixed_attention(model) and has_order_parameter(draws)) or model.compressed is not None:
+        return []
+    if model.test_path_inputs is None or model.examples > MOST_EXAMPLES or not model.likelihood.conjugate:
+        return []
+    try:
+        strongest = influence(draws, "outputs", model=model).influence.strongest().values
+    except FloatingPointError:  # As of T so small that K + T I is singular.
+        return []
+    if not strongest.any():
+        return []
+    labels = np.asarray(model.labels)
+    return [
+        {
+            "example": str(example),
+            "label": ", ".join(f"{each:.3g}" for each in np.atleast_1d(labels[example])),
+            "influence": f"{strongest[example]:.3g}",
+            "of the mean over examples": f"{strongest[example] / strongest.mean():.1f} times",
+        }
+        for example in np.argsort(-strongest, kind="stable")[:SHOWN_EXAMPLES]
+    ]
 
 
 def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdict:

@@ -72,6 +72,10 @@ def section(name: str, title: str, run: Run, draws: xr.DataTree, verdict: Verdic
     sentence, holds, rows = verdict
     by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"
     by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
+    by_examples = (
+        "Training examples of greatest influence on the predictions: root mean square change of the mean of f at the test"
+        " inputs per unit of the example's weight in the likelihood"
+    )
     if lost := losses_without_each_head(run, draws):
         by_heads += "; lost without the head, the others inferred again, by the theory"
         by_heads += " (± one error over test examples)" if "log score lost (nats)" in lost[0] else ""
@@ -86,6 +90,7 @@ def section(name: str, title: str, run: Run, draws: xr.DataTree, verdict: Verdic
         tables={
             by_heads: tables.heads_table(run.model, draws, lost),
             by_paths: tables.correlations_table(run.model, draws),
+            by_examples: tables.influence_table(run.model, draws),
         },
         combining=combining,
         figures=figures,
