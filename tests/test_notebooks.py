@@ -17,8 +17,8 @@ def conclusions(notebook):
     return ["".join(output.get("text", "") for output in cell.outputs) for cell in tagged]
 
 
-def test_there_are_eleven():
-    assert len(NOTEBOOKS) == 11
+def test_there_are_twelve():
+    assert len(NOTEBOOKS) == 12
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

@@ -391,8 +391,41 @@ def test_influences_in_four_networks_are_covariances_of_weighed_prior_draws(name
         "squares": f**2,
         "trace": np.trace(u, axis1=1, axis2=2),
     }
-    each = {key: covariance(weights, value, log_likelihoods) for key, value in values.items()}
-    each["outputs_left_out"] = change_if_left_out(weights, f, log_likelihoods)
+    each = {key: (*covariance(weights, value, log_likelihoods),) for key, value in values.items()}
+    each["outputs_left_out"] = (*change_if_left_out(weights, f, log_likelihoods),)
     for key, (exact, error) in each.items():
         finds = 1.0 if key == "squares" else 0.35
         near(found[key], exact, np.hypot(error, found[f"{key}_error"].values), 30, finds=finds)
+    # Posteriors of which one example weighs 1 + 0.1, 1 - 0.1, and twice as much more and less, against the same draws.
+    for example in range(2):
+        more, less, most, least = (
+            weighed(log_likelihoods.sum(1) + change * log_likelihoods[:, example])[0] @ f.reshape(len(f), -1)
+            for change in (0.1, -0.1, 0.2, -0.2)
+        )
+        slope = (8 * (more - less) - (most - least)) / 1.2
+        by_covariance, error = (values[..., example].ravel() for values in each["outputs"])
+        allowed = 0.02 * np.abs(slope).max()
+        np.testing.assert_allclose(slope, by_covariance, atol=allowed)
+        ours, own = (found[key].values[..., example].ravel() for key in ("outputs", "outputs_error"))
+        near(ours, slope, np.hypot(error, own), 30, finds=0.35, allowed=allowed)
+
+
+@pytest.mark.heavy
+def test_first_order_is_the_change_of_many_examples_and_not_of_an_outlier():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(420, 2, 3))
+    y = x[:, 0] @ rng.normal(size=3) + 0.7 * rng.normal(size=420)
+    x[7], y[7] = 10 * x[7], 30.0  # Which the fit bends to.
+    data = {"path_inputs": x[:400], "labels": y[:400], "test_path_inputs": x[400:], "test_labels": y[400:]}
+    model = ba.Model(**data, heads=(2,), widths=(5, 5), temperature=0.5)
+    draws = ba.sample(model, warmup=300, draws=1000, seed=0, progress=False)
+    found = ba.influence(draws, ("outputs", "left_out"), thin=1)
+    first, exact = -found["outputs"].values, found["outputs_left_out"].values
+    others = np.delete(np.arange(400), 7)
+    assert relative(first[:, others], exact[:, others]) < 0.05
+    assert relative(first[:, 7], exact[:, 7]) > 0.1
+    assert found["pareto_k"][7] > found["pareto_k"][others].max()
+
+
+def relative(found, exact):
+    return np.linalg.norm(found - exact) / np.linalg.norm(exact)
