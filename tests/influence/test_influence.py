@@ -341,6 +341,9 @@ def test_command(command, zoo):
     content = json.loads(out)
     assert len(content["rests_on"]["output"]) == 2
     assert np.shape(content["influence"]["outputs"]) == (3, 6)
+    code, out, err = command("influence", zoo.run("classes"))
+    assert code == 0, err
+    assert all(f"rests on, output {name}" in " ".join(out.split()) for name in range(3))
     for message, arguments in (
         ("--test-example must be a whole number of at most 2, got 3", (run, "--test-example", "3")),
         ("--chains is only for models", (run, "--chains", "3")),

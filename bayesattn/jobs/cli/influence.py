@@ -61,11 +61,9 @@ def influence(
     of = ("outputs", "losses", "head_scores", *(("left_out",) if left_out else ()))
     with screen.working("influences", as_json):
         found = ba.influence(run.draws(), of, model=case, seed=seed)
-    outputs = [*map(str, found["output"].values)] if "output" in found.coords else [None]
-    tables = {
-        name: found.influence.table(*(test_example,) if name is None else (test_example, name), most=most)
-        for name in outputs
-    }
+    names = [*found["output"].values] if "output" in found["outputs"].dims else []  # Numbers, if they have no names.
+    tables = {str(name): found.influence.table(test_example, at, most=most) for at, name in enumerate(names)}
+    tables = tables or {"": found.influence.table(test_example, most=most)}
     strongest = found.influence.strongest()
     if as_json:
         screen.print_json(_content(case, found, tables, test_example))
@@ -80,10 +78,10 @@ def influence(
 
 
 def _content(
-    case: NetworkPosterior, found: "xr.Dataset", tables: "dict[str | None, pd.DataFrame]", test_example: int
+    case: NetworkPosterior, found: "xr.Dataset", tables: "dict[str, pd.DataFrame]", test_example: int
 ) -> PlainDict:
     """Tables, and all influences, as plain values."""
-    rows = {str(name or "output"): table.reset_index().to_dict("records") for name, table in tables.items()}
+    rows = {name or "output": table.reset_index().to_dict("records") for name, table in tables.items()}
     return {
         "model": case.name,
         "size": case.size,
@@ -96,7 +94,7 @@ def _content(
 def _print(
     case: NetworkPosterior,
     found: "xr.Dataset",
-    tables: "dict[str | None, pd.DataFrame]",
+    tables: "dict[str, pd.DataFrame]",
     strongest: np.ndarray,
     test_example: int,
     most: int,

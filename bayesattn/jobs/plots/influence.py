@@ -40,7 +40,7 @@ def influence_figure(found: xr.Dataset, title: str | None = None) -> Figure:
     figure, (of_map, bars) = plt.subplots(1, 2, figsize=(11, 4.6), width_ratios=(2.4, 1), layout="constrained")
     part = matrix[np.ix_(rows, columns)]
     limit = float(np.abs(part).max()) or 1.0
-    outputs = [f" {name}" for name in values["output"].values] if "output" in values.coords else [""]
+    outputs = [f" {name}" for name in values["output"].values] if "output" in values.dims else [""]
     places = [f"{row // len(outputs)}{outputs[row % len(outputs)]}" for row in rows]
     image = heat_map(of_map, part, places, [names[at] for at in columns], limit)
     of = "f at test example" if name == "outputs" else "loss of example"
