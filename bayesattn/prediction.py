@@ -15,8 +15,9 @@ from bayesattn._util.text import Described, as_html, as_text, cell, with_error
 from bayesattn.checks.accuracy import binomial_error
 from bayesattn.classes import checked_classes, shortened
 from bayesattn.errors import BayesattnError
-from bayesattn.models.conditional import class_probabilities, has_two_classes
+from bayesattn.models.conditional import has_two_classes
 from bayesattn.models.draws import Draws, dataset, numbers_of, opened_with_network
+from bayesattn.models.given_draw import class_probabilities
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.stored_model import close, padding
 

@@ -27,7 +27,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.kernels.energies import one_by_one
 from bayesattn.likelihoods import require_by_example
 from bayesattn.models.arviz import axes, axis_names, tree_of
-from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
+from bayesattn.models.conditional import conditional_of, new_inputs
 from bayesattn.models.draws import (
     DRAW_VARIABLES,
     Draws,
@@ -36,6 +36,7 @@ from bayesattn.models.draws import (
     order_parameters_in,
     require_finite,
 )
+from bayesattn.models.given_draw import Conditional
 from bayesattn.models.left_out import require_integrated
 from bayesattn.models.log_prior import log_prior
 from bayesattn.models.network_posterior import NetworkPosterior

@@ -19,11 +19,6 @@ from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.conditional import (
-    Conditional,
-    Draw,
-    Examples,
-    Explained,
-    GivenFunction,
     GivenOrderParameter,
     GivenReadout,
     conditional_of,
@@ -31,6 +26,7 @@ from bayesattn.models.conditional import (
     has_two_classes,
     new_inputs,
 )
+from bayesattn.models.given_draw import Conditional, Draw, Examples, Explained, GivenFunction
 from bayesattn.models.hyperpriors import Values
 from bayesattn.models.parameterisation import arrays_of
 from bayesattn.models.queries_keys import Sequences, heads_of, others

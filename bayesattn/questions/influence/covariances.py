@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from bayesattn._util.slow_loops import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.kernels.energies import one_by_one
-from bayesattn.models.conditional import Conditional, Examples, Explained
+from bayesattn.models.given_draw import Conditional, Examples, Explained
 from bayesattn.predictive import by_draw
 
 TIMES_OF_BATCH = 5.0

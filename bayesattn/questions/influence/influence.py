@@ -26,8 +26,9 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import require_by_example
 from bayesattn.models.arviz import axes, axis_names
-from bayesattn.models.conditional import Conditional, Examples, conditional_of, new_inputs
+from bayesattn.models.conditional import conditional_of, new_inputs
 from bayesattn.models.draws import Draws, opened_with_network
+from bayesattn.models.given_draw import Conditional, Examples
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.predictive import by_draw, variables_of
 from bayesattn.questions.heads.units import units_of
