@@ -135,6 +135,9 @@ def influence(
     if "losses" in chosen:
         last = count if names is None else len(names)
         require_memory("influences on losses", 4 * 8 * count * last, "give groups, or fewer examples")
+    if "left_out" in chosen:
+        # Sums over draws, and what one draw adds to them.
+        require_memory("examples left out", 12 * 8 * count * given.outputs[0].size, "ask for fewer new_path_inputs")
     asked: dict[str, np.ndarray] = {}
     if "outputs" in chosen:
         asked["outputs"] = given.outputs

@@ -92,7 +92,8 @@ def left_out(
     of_mean = given.outputs.var(0)[..., None] / draws
     squares += of_mean - 2 / draws * (sums.wxy - sums.wx * sums.wy)
     apart = posterior.draws_worth_one(given)
-    change, error = sums.wx, np.sqrt(np.maximum(squares * (apart if np.isfinite(apart) else np.nan), 0))
+    apart = apart if np.isfinite(apart) else np.nan
+    change, error = sums.wx, np.sqrt(np.maximum(squares * apart, 0))
     score = _score(posterior, labels)
     scores = None if labels is None else _mean_of_examples(sums.scores) - score
     chosen = np.flatnonzero(shapes > MOST_PARETO_K) if refit and model.examples > 1 else np.empty(0, int)
@@ -199,20 +200,16 @@ def _sums(posterior: Posterior, draws, log_weights, centre, labels) -> _Sums:
 
     def add(sums: _Sums, each):
         draw, log_weight = each
-        found, weight = posterior.explained(draw), jnp.exp(log_weight)
-        y = (found.outputs - centre)[..., None]
-        if found.covariances is None:
-            x = y
-            scores = None if labels is None else _log_densities(posterior, draw, found, labels)[..., None]
-        else:
+        found, weight, scores = posterior.explained(draw), jnp.exp(log_weight), None
+        x = y = (found.outputs - centre)[..., None]
+        if found.covariances is not None:
             rest = found.covariances.without_each()
             x = rest.mean.reshape(shape) - centre[..., None]
             deviation = jnp.sqrt(rest.variance.reshape(shape) + found.covariances.temperature)
-            scores = (
-                None
-                if labels is None
-                else jax.scipy.stats.norm.logpdf(labels[..., None] - x, centre[..., None], deviation)
-            )
+            if labels is not None:
+                scores = jax.scipy.stats.norm.logpdf(labels[..., None] - x, centre[..., None], deviation)
+        elif labels is not None:
+            scores = _log_densities(posterior, draw, found, labels)[..., None]
         terms = (weight * x, weight**2 * x, weight**2 * x**2, weight * x * y, weight * y)
         added = (total + term for total, term in zip(sums[:-1], terms, strict=True))
         last = sums.scores if scores is None else jnp.logaddexp(sums.scores, log_weight + scores)
