@@ -133,7 +133,7 @@ def test_moments_and_draws_at_a_narrow_factor_are_those_at_u(outputs):
     values, vectors = np.linalg.eigh(order_parameter)
     root = vectors * np.sqrt(np.where(values > 1e-9, values, 0))  # Without roots of rounding, which are 1e-8.
     projection = jax.jit(type(model.gaussian_process).sample_projection)(model.gaussian_process, key, root)
-    drawn = outputs_of(features, root @ projection, outputs)
+    drawn = jax.jit(outputs_of, static_argnums=2)(features, root @ np.asarray(projection), outputs)
     moments = jax.jit(conditional_moments)(model.gaussian_process, order_parameter, features)
     for value, expected in zip(found, (*moments, drawn), strict=True):
         np.testing.assert_allclose(value, np.reshape(expected, value.shape), rtol=1e-10)

@@ -54,7 +54,7 @@ def test_they_are_those_of_float64(examples, features, others):
 
 def test_they_follow_other_labels():
     process, factor, _ = random_process(12, 5)
-    labels = jnp.arange(12.0)
+    labels = np.arange(12.0)
     both = (Float32Gradients.of(process).with_labels(labels), process.with_labels(labels))
     assert relative_error(*(jax.jit(jax.grad(each.energy))(factor) for each in both)) < ROUNDING
 
@@ -63,16 +63,16 @@ def test_they_are_zero_where_float32_finds_no_matrix():
     """Two labels have the same path inputs, and T is below the rounding of float32."""
     arch = ba.Architecture((1,), (2, 2), (1.0, 1.0, 1.0))
     inputs = np.repeat(np.random.default_rng(0).normal(size=(3, 1, 8)), 2, axis=0)
-    process, factor = gaussian_process(inputs, np.repeat(np.ones(3), 2), arch, 1e-10), jnp.ones((1, 1))
+    process, factor = gaussian_process(inputs, np.repeat(np.ones(3), 2), arch, 1e-10), np.ones((1, 1))
     assert np.isfinite(jax.jit(jax.grad(process.energy))(factor)).all()
-    assert (jax.jit(Float32Gradients.of(process).gradient)(factor) == 0).all()
+    assert not np.any(jax.jit(Float32Gradients.of(process).gradient)(factor))
 
 
 def test_they_are_zero_where_path_inputs_exceed_float32():
     arch = ba.Architecture((1,), (2, 2), (1.0, 1.0, 1.0))
     inputs = 1e39 * np.random.default_rng(0).normal(size=(6, 1, 8))
     process = gaussian_process(inputs, np.ones(6), arch, 1.0)
-    assert (jax.jit(Float32Gradients.of(process).gradient)(jnp.ones((1, 1))) == 0).all()
+    assert not np.any(jax.jit(Float32Gradients.of(process).gradient)(np.ones((1, 1))))
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="looks for LAPACK's names in the program")
