@@ -293,10 +293,20 @@ def by_draw(function: Callable[[Part], object], drawn: Part, description: str) -
     size = min(DRAWS_PER_BLOCK, count)
     parts = [np.arange(first, first + size) % count for first in range(0, count, size)]
     values = [
-        jax.device_get(function(jax.tree.map(lambda leaf, part=part: leaf[part], drawn)))
+        jax.device_get(function(jax.tree.map(lambda leaf, part=part: _at(leaf, part), drawn)))
         for part in watched(parts, description, f"blocks of {size} draws")
     ]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *values)
+
+
+def _at(values: Any, numbers: np.ndarray) -> Any:
+    """Entries along the first axis; of JAX's arrays, such as keys, by one program."""
+    return values[numbers] if isinstance(values, np.ndarray) else _gathered(values, numbers)
+
+
+@jax.jit
+def _gathered(values, numbers):
+    return values[numbers]
 
 
 def _keys(seed: int, purpose: str, model: NetworkPosterior, drawn: dict[str, np.ndarray]) -> Any:

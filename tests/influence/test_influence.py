@@ -133,10 +133,10 @@ def test_posteriors_of_large_pareto_k_are_sampled_without_the_example(monkeypatc
 
     monkeypatch.setattr(left_out_module, "sample", sample)
     monkeypatch.setattr(left_out_module, "MOST_PARETO_K", -np.inf)
-    found = ba.influence(independent_draws(7), "left_out", model=model)
+    found = ba.influence(independent_draws(7), "left_out", thin=1, model=model)
     assert found["refitted"].values.all()
     near(found["outputs_left_out"], truth()["outputs_left_out"], found["outputs_left_out_error"].values, 60, finds=0.3)
-    assert not ba.influence(independent_draws(7), "left_out", refit=False, model=model)["refitted"].values.any()
+    assert not ba.influence(independent_draws(7), "left_out", refit=False, thin=1, model=model)["refitted"].values.any()
 
 
 def test_a_draw_that_determines_the_outputs_has_plain_covariances_and_groups_add_up(zoo, monkeypatch):
@@ -219,7 +219,8 @@ def test_an_example_that_the_network_does_not_see_changes_nothing_but_its_own_lo
     model = zoo_model("one")
     x = np.array(model.path_inputs)
     x[3] = 0
-    found = ba.influence(independent_draws(1), ("outputs", "left_out"), model=model.replace(path_inputs=x, tokens=None))
+    unseen = model.replace(path_inputs=x, tokens=None)
+    found = ba.influence(independent_draws(1), ("outputs", "left_out"), thin=1, model=unseen)
     assert found["pareto_k"][3] == 0
     assert not found["refitted"][3]
     np.testing.assert_allclose(found["outputs"][:, 3], 0, atol=1e-12)
@@ -314,7 +315,7 @@ def test_susceptibility_of_heads(zoo, monkeypatch):
     # A network without its only head has f = 0: E[l_i] is known.
     one = zoo_model("one")
     monkeypatch.setattr(sys.modules[susceptibility.__module__], "sample", lambda rest, **job: independent_draws(3))
-    lost = susceptibility(independent_draws(2), [0, 0, 0, 1, 1, 1], model=one).evidence
+    lost = susceptibility(independent_draws(2), [0, 0, 0, 1, 1, 1], thin=1, model=one).evidence
     nothing = stats.norm.logpdf(one.labels, 0, np.sqrt(one.temperature))
     expected = (-means(np.ones(6))[0]["losses"] - nothing).reshape(2, 3).sum(1)
     near(lost.value[0], expected, lost.error[0], 60, finds=0.5)

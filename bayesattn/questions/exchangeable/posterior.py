@@ -120,8 +120,12 @@ def _log_evidence(gram, values, noise, prior):
 @with_own_settings
 def posterior_error(mean: Checked, exact: QueryPosterior, noise: float) -> Float[Array, " query"]:
     """KL divergence of the predictive N(mean, s^2 I) from the exact one: |m - m'|^2 / (2 s^2), s^2 = variance + sigma^2."""
-    difference = jnp.asarray(mean) - exact.mean
-    return jnp.sum(difference**2, -1) / (2 * (exact.variance + positive("noise", noise) ** 2))
+    return _posterior_error(jnp.asarray(mean), exact, positive("noise", noise))
+
+
+@jax.jit
+def _posterior_error(mean, exact: QueryPosterior, noise):
+    return jnp.sum((mean - exact.mean) ** 2, -1) / (2 * (exact.variance + noise**2))
 
 
 def _checked(features: Checked, values: Checked, noise: Checked, prior: Checked) -> tuple[Array, Array, float, float]:
