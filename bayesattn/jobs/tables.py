@@ -21,6 +21,7 @@ from bayesattn.questions import exchangeable
 from bayesattn.questions.heads import Heads, Losses, PathCorrelations, heads
 from bayesattn.questions.influence import influence
 from bayesattn.theory.potential import MOST_COORDINATES
+from bayesattn.theory.predictor import are_classes
 
 MOST_PATHS_WITH_ALL_ENTRIES = 4
 """Largest number of paths for which all entries of U are in the table of a page."""
@@ -99,6 +100,14 @@ def network_table(model: NetworkPosterior, draws: xr.DataTree) -> Verdict:
     return Verdict(sentence, None, rows)
 
 
+def label_text(labels: np.ndarray, example: int) -> str:
+    """Label of an example as text; of several outputs its class, if labels are classes."""
+    label = np.atleast_1d(labels[example])
+    if len(label) > 1 and are_classes(labels):
+        return f"class {int(label.argmax())}"
+    return ", ".join(f"{each:.3g}" for each in label)
+
+
 def influence_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     """Training examples of greatest influence on the predictions; empty where a run does not hold what this takes."""
     if not (has_fixed_attention(model) and has_order_parameter(draws)) or model.compressed is not None:
@@ -115,7 +124,7 @@ def influence_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     return [
         {
             "example": str(example),
-            "label": ", ".join(f"{each:.3g}" for each in np.atleast_1d(labels[example])),
+            "label": label_text(labels, example),
             "influence": f"{strongest[example]:.3g}",
             "of the mean over examples": f"{strongest[example] / strongest.mean():.1f} times",
         }

@@ -9,8 +9,8 @@ from bayesattn.jobs import runs
 from bayesattn.jobs.cli import options, output
 from bayesattn.models.network_posterior import NetworkPosterior
 
-DEFAULTS = {"sampler": options.HMC.value, "chains": 4, "warmup": 300, "draws": 1000, "seed": 0}
-"""Options of sampling, which a run already has."""
+DEFAULTS = {"sampler": options.HMC.value, "chains": 4, "warmup": 300, "draws": 1000}
+"""Defaults of options that a run already has."""
 
 
 def opened(
@@ -32,7 +32,7 @@ def opened(
         if not isinstance(run.model, NetworkPosterior):
             raise BayesattnError(f"{model} must be a run of a network, got one of a {type(run.model).__name__}")
         refused = [option for option, value in given.items() if value is not None]
-        refused += [f"--{name}" for name, value in job.items() if name != "seed" and value != DEFAULTS[name]]
+        refused += [f"--{name}" for name, value in DEFAULTS.items() if job[name] != value]
         if refused:
             raise BayesattnError(f"{refused[0]} is only for models, got it with the run {model}, which has its own")
         return run.model, Path(model), run

@@ -14,8 +14,8 @@ from bayesattn.errors import BayesattnError
 from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.cli.drawn import DEFAULTS, opened, sampled
 from bayesattn.jobs.plots import influence_figure
+from bayesattn.jobs.tables import label_text
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.theory.predictor import are_classes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +111,7 @@ def _print(
     rows = [
         {
             "example": str(at),
-            "label": _label(labels, at),
+            "label": label_text(labels, at),
             "on predictions": f"{strongest[at]:.3g}",
             "on its own loss": f"{own[at]:.3g}",
         }
@@ -145,7 +145,7 @@ def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
 def _row(row: dict[str, Any], labels: np.ndarray) -> dict[str, str]:
     shown = {
         "example": str(row["example"]),
-        "label": _label(labels, row["example"]),
+        "label": label_text(labels, row["example"]),
         "influence": with_error(row["influence"], row["error"]),
         "more than the next": "yes" if row["known"] else "cannot tell",
     }
@@ -153,11 +153,3 @@ def _row(row: dict[str, Any], labels: np.ndarray) -> dict[str, str]:
         shown["if left out"] = with_error(row["left_out"], row["left_out_error"])
         shown["Pareto k"] = f"{row['pareto_k']:.2f}" + (", sampled again" if row["refitted"] else "")
     return shown
-
-
-def _label(labels: np.ndarray, example: int) -> str:
-    """Label of an example as text."""
-    label = labels[example]
-    if label.ndim == 0:
-        return f"{label:.3g}"
-    return f"class {int(label.argmax())}" if are_classes(labels) else ", ".join(f"{each:.3g}" for each in label)

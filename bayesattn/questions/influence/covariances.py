@@ -133,7 +133,9 @@ def terms(
     flat = {name: values - values[used].mean(0) for name, values in flat.items()}
     within = tuple(name for name in quantities if name in ("outputs", "log_likelihoods"))
     for batch in watched(batches, "covariances", "batches of draws"):
-        known = jax.device_get(_mean_covariances(posterior.without_draws, posterior.at(batch), within))
+        # Functions of U alone do not vary given a draw.
+        known = _mean_covariances(posterior.without_draws, posterior.at(batch), within) if within else {}
+        known = jax.device_get(known)
         found = {name: values[batch].T @ centred[batch] / len(batch) for name, values in flat.items()}
         yield {name: term + known[name].reshape(term.shape) if name in known else term for name, term in found.items()}
 
