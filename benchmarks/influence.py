@@ -20,6 +20,7 @@ entries. It writes a file for each reference into build/influence and goes on wi
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +39,11 @@ from bayesattn.jobs.plots.style import palette
 from bayesattn.models.parameterisation import arrays_of
 from bayesattn.network import network
 
+Influences = list[tuple[np.ndarray, np.ndarray]]
+"""Influences on losses and outputs from each start."""
 FOLDER = Path(__file__).parents[1] / "build" / "influence"
 CHAINS, KEPT = 10, 2000
+SEEDS = range(3)
 TRAINING_STEPS, RATE = 5000, 0.01
 MOST_WEIGHTS = 2500
 """Most weights whose Hessian is inverted."""
@@ -75,15 +79,15 @@ class Weights:
 
     def __init__(self, model: ba.Model):
         path, self.skips = models.Path.of(model), model.architecture.optional_skips
-        start, self.unravel = ravel_pytree(path.draw_prior(jax.random.key(0)))
+        self.starts = jnp.stack([ravel_pytree(path.draw_prior(jax.random.key(seed)))[0] for seed in SEEDS])
+        self.unravel = ravel_pytree(path.draw_prior(jax.random.key(0)))[1]
         self.inputs, self.labels = jnp.asarray(model.path_inputs), jnp.asarray(model.labels)
         self.new = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs)
         self.likelihood = arrays_of(model.likelihood)
         names = ("V_0", *(f"V_{layer + 1}" for layer in range(model.architecture.depth)), "a")
         variances = dict(zip(names, model.architecture.variances, strict=True))
-        like = self.unravel(start)
+        like = self.unravel(self.starts[0])
         self.precision = ravel_pytree({name: jnp.full_like(like[name], 1 / variances[name]) for name in like})[0]
-        self.start = start
 
     def log_likelihoods(self, vector: jax.Array, chosen: jax.Array | None = None) -> jax.Array:
         """log p(Y_i | w) of all examples, or of some."""
@@ -100,8 +104,8 @@ class Weights:
         """Minus the log posterior, up to a constant."""
         return jnp.sum(self.precision * vector**2) / 2 - jnp.sum(self.log_likelihoods(vector))
 
-    def trained(self) -> jax.Array:
-        """Weights of least potential, by Adam from a prior draw."""
+    def trained(self) -> list[jax.Array]:
+        """Weights of least potential, by Adam from a prior draw of each seed."""
         optimiser = optax.adam(optax.cosine_decay_schedule(RATE, TRAINING_STEPS))
 
         @jax.jit
@@ -113,56 +117,65 @@ class Weights:
 
             return jax.lax.scan(step, (vector, optimiser.init(vector)), None, TRAINING_STEPS)[0][0]
 
-        return descend(self.start)
+        return [descend(start) for start in self.starts]
 
-    def by_sgld(self, trained: jax.Array, setting: Setting, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Influences on losses and outputs: covariances over draws of all chains."""
+    def by_sgld(self, starts: list[jax.Array], setting: Setting, keys: list[jax.Array]) -> Influences:
+        """Influences on losses and outputs: covariances over draws of all chains from each start."""
         examples = len(self.inputs)
 
-        def slope(vector: jax.Array, key: jax.Array) -> jax.Array:
+        def slope(vector: jax.Array, trained: jax.Array, key: jax.Array) -> jax.Array:
             chosen, scale = None, 1.0
             if setting.batch is not None:
                 chosen, scale = jax.random.randint(key, (setting.batch,), 0, examples), examples / setting.batch
             fit = jax.grad(lambda each: jnp.sum(self.log_likelihoods(each, chosen)))(vector)
             return self.precision * vector + setting.gamma * (vector - trained) - scale * fit
 
-        def step(vector: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
+        def step(state: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[Any, None]:
+            vector, trained = state
             batch_key, noise_key = jax.random.split(key)
             noise = jnp.sqrt(setting.step) * jax.random.normal(noise_key, vector.shape)
-            return vector - setting.step / 2 * slope(vector, batch_key) + noise, None
+            return (vector - setting.step / 2 * slope(vector, trained, batch_key) + noise, trained), None
 
         @jax.jit
-        @jax.vmap
-        def chain(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            def block(vector: jax.Array, keys: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-                vector, _ = jax.lax.scan(step, vector, keys)
-                return vector, (self.log_likelihoods(vector), self.outputs(vector))
+        @partial(jax.vmap, in_axes=(None, 0))
+        def chain(trained: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def block(state: Any, keys: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
+                state, _ = jax.lax.scan(step, state, keys)
+                return state, (self.log_likelihoods(state[0]), self.outputs(state[0]))
 
             kept = min(KEPT // CHAINS, setting.steps)
             keys = jax.random.split(key, setting.steps).reshape(kept, setting.steps // kept)
-            return jax.lax.scan(block, trained, keys)[1]
+            return jax.lax.scan(block, (trained, trained), keys)[1]
 
-        drawn = (np.asarray(each) for each in chain(jax.random.split(key, CHAINS)))
-        log_likelihoods, outputs = (each.reshape(-1, each.shape[2]) for each in drawn)
-        centred, new = log_likelihoods - log_likelihoods.mean(0), outputs - outputs.mean(0)
-        return -centred.T @ centred / len(centred), new.T @ centred / len(centred)
+        found = []
+        for start, key in zip(starts, keys, strict=True):
+            drawn = (np.asarray(each) for each in chain(start, jax.random.split(key, CHAINS)))
+            log_likelihoods, outputs = (each.reshape(-1, each.shape[2]) for each in drawn)
+            centred, new = log_likelihoods - log_likelihoods.mean(0), outputs - outputs.mean(0)
+            found.append((-centred.T @ centred / len(centred), new.T @ centred / len(centred)))
+        return found
 
-    def by_gradients(self, trained: jax.Array, inverse: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def by_gradients(self, starts: list[jax.Array], inverses: list[np.ndarray] | None) -> Influences:
         """Influences on losses and outputs through a matrix, by default the identity."""
-        slopes, of_outputs = (
-            np.asarray(jax.jit(jax.jacrev(each))(trained)) for each in (self.log_likelihoods, self.outputs)
+        slopes = jax.jit(
+            lambda vector: tuple(jax.jacrev(each)(vector) for each in (self.log_likelihoods, self.outputs))
         )
-        moved = slopes.T if inverse is None else inverse @ slopes.T
-        return -slopes @ moved, of_outputs @ moved
+        found = []
+        for place, start in enumerate(starts):
+            of_losses, of_outputs = map(np.asarray, slopes(start))
+            moved = of_losses.T if inverses is None else inverses[place] @ of_losses.T
+            found.append((-of_losses @ moved, of_outputs @ moved))
+        return found
 
-    def inverse_hessian(self, trained: jax.Array) -> np.ndarray:
-        """Inverse of the Hessian of the potential, with the absolute values of its eigenvalues."""
-        values, vectors = np.linalg.eigh(np.asarray(jax.jit(jax.hessian(self.potential))(trained)))
-        return vectors / np.maximum(np.abs(values), 1e-6) @ vectors.T
+    def inverse_hessians(self, starts: list[jax.Array]) -> list[np.ndarray]:
+        """Inverses of the Hessian of the potential, with the absolute values of its eigenvalues."""
+        hessian = jax.jit(jax.hessian(self.potential))
+        pairs = [np.linalg.eigh(np.asarray(hessian(start))) for start in starts]
+        return [vectors / np.maximum(np.abs(values), 1e-6) @ vectors.T for values, vectors in pairs]
 
 
 def compared(found: np.ndarray, exact: np.ndarray) -> dict[str, float]:
-    """Rank correlation and relative error."""
+    """Rank correlation and relative error, NaN where it diverges."""
     if not exact.size or not np.isfinite(found).all():
         return {"rank": float("nan"), "error": float("nan")}
     rank: Any = stats.spearmanr(found.ravel(), exact.ravel())
@@ -191,21 +204,25 @@ def rows_of(name: str) -> dict[str, Any]:
         "error of exact": errors,
     }
     weights = Weights(model)
-    rows["weights"] = len(weights.start)
+    rows["weights"] = weights.starts.shape[1]
     trained = weights.trained()
 
-    def add(method: str, of_losses: np.ndarray, of_outputs: np.ndarray, start: float) -> None:
-        rows[method] = {"losses": compared(of_losses, losses), "outputs": compared(of_outputs, outputs)}
+    def add(method: str, each: Influences, start: float) -> None:
+        rows[method] = {
+            "losses": [compared(of_losses, losses) for of_losses, _ in each],
+            "outputs": [compared(of_outputs, outputs) for _, of_outputs in each],
+        }
         rows[method]["seconds"] = round(time.perf_counter() - start, 1)
         print(name, method, rows[method], flush=True)
 
     for number, setting in enumerate(SETTINGS):
         start = time.perf_counter()
-        add(str(setting), *weights.by_sgld(trained, setting, jax.random.key(number)), start)
+        keys = [jax.random.fold_in(jax.random.key(number), seed) for seed in SEEDS]
+        add(str(setting), weights.by_sgld(trained, setting, keys), start)
     start = time.perf_counter()
-    if len(weights.start) <= MOST_WEIGHTS:
-        add(HESSIAN, *weights.by_gradients(trained, weights.inverse_hessian(trained)), start)
-    add(GRADIENTS, *weights.by_gradients(trained, None), start)
+    if weights.starts.shape[1] <= MOST_WEIGHTS:
+        add(HESSIAN, weights.by_gradients(trained, weights.inverse_hessians(trained)), start)
+    add(GRADIENTS, weights.by_gradients(trained, None), start)
     if has_test:
         out = ba.influence(draws, "left_out", refit=False)
         change, known = out["outputs_left_out"].values.reshape(-1, len(losses)), out["pareto_k"].values <= 0.7
@@ -222,20 +239,28 @@ METHODS = {
 
 
 def cell(rows: dict[str, Any], method: str, of: str) -> str:
-    """Rank correlation and relative error as text."""
-    found = rows.get(method, {}).get(of)
-    if found is None or not found:
-        return "-"
-    if np.isnan(found["error"]):
-        return "diverges"
-    rank = "all 0" if np.isnan(found["rank"]) else f"{found['rank']:.2f}"
-    return rank if method == GRADIENTS else f"{rank}, {found['error']:.2f}"
+    """Rank correlation, its smallest and largest value over seeds, and the median relative error, as text."""
+    found = rows.get(method, {}).get(of, [])
+    errors = [each["error"] for each in found]
+    ranks = [each["rank"] for each in found if np.isfinite(each["rank"])]
+    if not found or np.isnan(errors).all():
+        return "diverges" if found else "-"
+    if not ranks:
+        return "all 0"
+    rank = f"{min(ranks):.2f} to {max(ranks):.2f}"
+    diverged = f" ({np.isnan(errors).sum()} of {len(errors)} diverge)" if np.isnan(errors).any() else ""
+    return rank + ("" if method == GRADIENTS else f", {np.nanmedian(errors):.2f}") + diverged
 
 
-def ranks_of(found: dict[str, dict[str, Any]], method: str, of: str) -> list[float]:
-    """Rank correlations of all posteriors, where they are known."""
-    every = [rows[method][of]["rank"] for rows in found.values() if method in rows]
-    return [rank for rank in every if np.isfinite(rank)]
+def ranks_of(found: dict[str, dict[str, Any]], method: str, of: str) -> list[list[float]]:
+    """Rank correlations of each posterior over seeds, where they are known."""
+    every = [[each["rank"] for each in rows[method][of]] for rows in found.values() if method in rows]
+    return [known for ranks in every if (known := [rank for rank in ranks if np.isfinite(rank)])]
+
+
+def median_of(ranks: list[list[float]]) -> float:
+    """Median over posteriors of the median over seeds."""
+    return float(np.median([np.median(each) for each in ranks]))
 
 
 def page(found: dict[str, dict[str, Any]], file: Path) -> None:
@@ -251,7 +276,7 @@ def page(found: dict[str, dict[str, Any]], file: Path) -> None:
                 cells = [f"{rows['examples']}, {rows['weights']}", own]
                 cells += [cell(rows, method, of) for method in METHODS.values()]
                 lines.append(f"| {name} | {' | '.join(cells)} |")
-        medians = [f"{np.median(ranks_of(found, method, of)):.2f}" for method in METHODS.values()]
+        medians = [f"{median_of(ranks_of(found, method, of)):.2f}" for method in METHODS.values()]
         lines += [f"| median rank correlation | | | {' | '.join(medians)} |", ""]
     lines += [
         "## Left out",
@@ -269,11 +294,15 @@ def page(found: dict[str, dict[str, Any]], file: Path) -> None:
     figure, axes = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
     for place, method in enumerate(METHODS.values()):
         ranks = ranks_of(found, method, "losses")
-        across = place + np.linspace(-0.2, 0.2, max(2, len(ranks)))[: len(ranks)]
-        axes.plot(across, ranks, "o", ms=4, color=palette().blue, alpha=0.7)
-        axes.plot([place - 0.3, place + 0.3], [np.median(ranks)] * 2, color=palette().orange)
+        for across, each in zip(place + np.linspace(-0.25, 0.25, len(ranks)), ranks, strict=True):
+            axes.plot([across] * 2, [min(each), max(each)], lw=1, color=palette().blue, alpha=0.7)
+            axes.plot(across, np.median(each), "o", ms=3.5, color=palette().blue)
+        axes.plot([place - 0.35, place + 0.35], [median_of(ranks)] * 2, color=palette().orange)
     axes.set_xticks(range(len(METHODS)), [*METHODS])
-    axes.set(ylabel="rank correlation with the exact values", title="Influence on losses, one point a posterior")
+    axes.set(
+        ylabel="rank correlation with the exact values",
+        title="Influence on losses, one line a posterior, over three seeds",
+    )
     save(figure, file.with_suffix(".png"), overwrite=True)
 
 
@@ -287,8 +316,9 @@ under the posterior, estimated by stochastic gradient Langevin dynamics. Here {c
 uv run python benchmarks/influence.py --page docs/influence.md
 ```
 
-makes this page. Each cell has the rank correlation with the exact values over all entries, and the relative error. SGLD
-starts at trained weights w\\*, ten chains; A and B have settings of a much used package, devinterp, as on
+makes this page. Each cell has the least and the greatest rank correlation with the exact values, over all entries, of three
+seeds of the trained weights w\\* and of the noise, and the median relative error. SGLD starts at w\\*, ten chains; A and B
+have settings of a much used package, devinterp, as on
 [the page on learning coefficients](llc.md), with a Gaussian of precision γ around w\\*; C and D have the posterior
 alone, so that they and the exact values are of one and the same posterior.
 
@@ -296,7 +326,7 @@ alone, so that they and the exact values are of one and the same posterior.
 - *Hessian*: influence functions at w\\* through its inverse (Koh and Liang 2017), of networks up to 2,500 weights
 - *gradients*: their products at w\\* (TracIn with one checkpoint), which have no scale
 
-One seed of each. Short chains around trained weights see the neighbourhood of one point of a posterior that is far wider,
+Short chains around trained weights see the neighbourhood of one point of a posterior that is far wider,
 and rank influences no better than the inverse Hessian. Longer chains without the Gaussian do well where their step suits:
 the same step diverges on hidden_markov, and is too long for cold.
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayesattn.kernels.conditionals import in_feature_space
-from bayesattn.kernels.energies import cholesky, gram, log_det, lower_inverse
+from bayesattn.kernels.energies import cholesky, log_det, lower_inverse
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import Factor, Number, mixed
 
@@ -76,7 +76,7 @@ class OutputCovariances(NamedTuple):
         examples, outputs, _ = self.left.shape
         right = self.left if self.right is None else self.right
         if outputs == 1:
-            products = gram(self.left[:, 0]) if self.right is None else self.left[:, 0] @ right[:, 0].T
+            products = self.left[:, 0] @ right[:, 0].T
             return products * (products / 2 + self.residual @ self.residual.T / self.temperature)
         flat = right.reshape(examples * outputs, -1)
 

@@ -5,7 +5,7 @@ over draws of z = Cov(q, l | U) + (E[q | U] - E[q]) (E[l | U] - E[l]). Its error
 the scatter of means over batches of neighbouring draws (Flegal and Jones 2010).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +23,12 @@ from bayesattn.predictive import by_draw
 
 TIMES_OF_BATCH = 5.0
 """Smallest length of a batch, in draws that are as good as one independent draw."""
+MANY = 250_000
+"""Entries of a quantity's covariances above which those given a draw are of every other draw only.
+
+They vary less from draw to draw than the means do: at P = 1000, errors grow by 16 %, and by 41 % if half of the draws are
+left out altogether.
+"""
 
 Members = Float[Array, "group example"]
 
@@ -114,48 +120,40 @@ class Posterior(NamedTuple):
         ]
 
 
-def terms(
+def deviations(
     posterior: Posterior, given: Given, quantities: Mapping[str, np.ndarray]
-) -> Iterator[dict[str, Float[np.ndarray, "entry last"]]]:
-    """Mean of z over each batch, by quantity, of shape (entries of the quantity, examples or groups).
+) -> tuple[list[np.ndarray], dict[str, Float[np.ndarray, "draw entry"]], Float[np.ndarray, "draw last"]]:
+    """Numbers of the draws of each batch; quantities, and log likelihoods of examples or groups, less their means."""
+    batches = posterior.batches(given)
+    used = np.concatenate(batches)
+    own = given.log_likelihoods - given.log_likelihoods[used].mean(0)
+    own = own if posterior.members is None else own @ np.asarray(posterior.members).T
+    flat = {name: values.reshape(len(values), -1) for name, values in quantities.items()}
+    return batches, {name: values - values[used].mean(0) for name, values in flat.items()}, own
+
+
+def covariances(posterior: Posterior, given: Given, quantities: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
+    """Covariances of quantities with the log likelihood of each example, or with the sum of those of each group.
 
     Args:
         posterior: the posterior.
         given: means given each draw, from `Posterior.given`.
         quantities: values given each draw, shape (draw, ..), by name; "outputs" and "log_likelihoods" also vary given a
             draw of U.
+
+    Returns:
+        Estimates of shape (.., example) or (.., group), by name.
     """
-    batches = posterior.batches(given)
-    used = np.concatenate(batches)
-    centred = given.log_likelihoods - given.log_likelihoods[used].mean(0)
-    centred = centred if posterior.members is None else centred @ np.asarray(posterior.members).T
-    flat = {name: values.reshape(len(values), -1) for name, values in quantities.items()}
-    flat = {name: values - values[used].mean(0) for name, values in flat.items()}
-    within = tuple(name for name in quantities if name in ("outputs", "log_likelihoods"))
+    batches, values, own = deviations(posterior, given, quantities)
+    sums = {name: [np.zeros((each.shape[1], own.shape[1]))] * 2 for name, each in values.items()}
+    many = max((total.size for total, _ in sums.values()), default=0) > MANY
     for batch in watched(batches, "covariances", "batches of draws"):
-        # Functions of U alone do not vary given a draw.
-        known = _mean_covariances(posterior.without_draws, posterior.at(batch), within) if within else {}
-        known = jax.device_get(known)
-        found = {name: values[batch].T @ centred[batch] / len(batch) for name, values in flat.items()}
-        yield {name: term + known[name].reshape(term.shape) if name in known else term for name, term in found.items()}
-
-
-def covariances(posterior: Posterior, given: Given, quantities: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
-    """Covariances of quantities with the log likelihood of each example, or with the sum of those of each group.
-
-    The arguments are those of `terms`; estimates have shape (.., example) or (.., group).
-    """
-    sums: dict[str, list[np.ndarray]] = {}
-    count = 0
-    for found in terms(posterior, given, quantities):
-        count += 1
-        for name, term in found.items():
-            total, squares = sums.setdefault(name, [np.zeros_like(term), np.zeros_like(term)])
-            total += term
-            squares += term**2
-    shapes = {name: (*values.shape[1:], -1) for name, values in quantities.items()}
+        part = {name: each[batch] for name, each in values.items()}
+        some = posterior.at(batch[:: 2 if many else 1])
+        sums = _added(posterior.without_draws, sums, some, part, own[batch])
+    shapes = {name: (*each.shape[1:], -1) for name, each in quantities.items()}
     return {
-        name: estimate_of(total.reshape(shapes[name]), squares.reshape(shapes[name]), count)
+        name: estimate_of(np.reshape(total, shapes[name]), np.reshape(squares, shapes[name]), len(batches))
         for name, (total, squares) in sums.items()
     }
 
@@ -174,17 +172,31 @@ def _given(posterior: Posterior, draws):
     return one_by_one(lambda draw: posterior.explained(draw)[:2], draws)
 
 
-@partial(jax.jit, static_argnames="within")
-def _mean_covariances(posterior: Posterior, draws, within: tuple[str, ...]) -> dict[str, Array]:
+@partial(jax.jit, donate_argnames="sums")
+def _added(posterior: Posterior, sums, draws, values, own):
+    """Sums over batches of the mean of z over a batch and of its square, with a further batch; `draws` are some of it."""
+    known = _mean_covariances(posterior, draws, [name for name in values if name in ("outputs", "log_likelihoods")])
+
+    def added(name):
+        term = values[name].T @ own / len(own)
+        term = term + known[name].reshape(term.shape) if name in known else term
+        total, squares = sums[name]
+        return [total + term, squares + term**2]
+
+    return {name: added(name) for name in values}
+
+
+def _mean_covariances(posterior: Posterior, draws, names: list[str]) -> dict[str, Array]:
     """Mean over draws of the covariances given a draw, by quantity; none if a draw determines the outputs."""
 
     def of_draw(draw):
-        found = posterior.explained(draw).covariances
+        # Functions of U alone do not vary given a draw.
+        found = posterior.explained(draw).covariances if names else None
         if found is None:
             return {}
         each = {"outputs": found.of_outputs, "log_likelihoods": found.of_log_likelihoods}
         members = posterior.members
-        return {name: each[name]() if members is None else each[name]() @ members.T for name in within}
+        return {name: each[name]() if members is None else each[name]() @ members.T for name in names}
 
     shapes = jax.eval_shape(of_draw, jax.tree.map(lambda leaf: leaf[0], draws))
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape), shapes)

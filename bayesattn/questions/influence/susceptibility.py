@@ -21,7 +21,7 @@ from bayesattn.predictive import error_of_mean
 from bayesattn.questions.heads.fit import without_paths
 from bayesattn.questions.heads.losses import gaussian_model
 from bayesattn.questions.heads.units import Units, units_of
-from bayesattn.questions.influence.covariances import Estimate, Posterior, estimate_of, terms
+from bayesattn.questions.influence.covariances import Estimate, Posterior, deviations, estimate_of
 from bayesattn.questions.influence.influence import posterior_of
 from bayesattn.samplers import sample
 
@@ -173,6 +173,7 @@ def susceptibility(
     model, posterior, names = posterior_of(draws, model, groups=groups, thin=thin)
     units, given = units_of(model, of), posterior.given()
     scores = units.scores(posterior.draws["order_parameter"], model.architecture)
-    batches = np.stack([each["scores"] for each in terms(posterior, given, {"scores": scores})])
-    response = estimate_of(batches.sum(0), (batches**2).sum(0), len(batches))
-    return Susceptibility(units.names, names or [], *response, batches, posterior, model, units, seed)
+    batches, values, own = deviations(posterior, given, {"scores": scores})
+    each = np.stack([values["scores"][batch].T @ own[batch] / len(batch) for batch in batches])
+    response = estimate_of(each.sum(0), (each**2).sum(0), len(each))
+    return Susceptibility(units.names, names or [], *response, each, posterior, model, units, seed)
