@@ -93,7 +93,9 @@ def independent_draws(seed, weights=None, chains=4, count=250):
     return tree_of(rng.choice(values, size=(chains, count), p=probabilities))
 
 
-def test_influences_of_independent_draws_are_derivatives_and_errors_cover_over_fifty_seeds():
+@pytest.mark.parametrize("many", [of_draws.MANY, 0], ids=["of_all_draws", "of_every_other_draw"])
+def test_influences_of_independent_draws_are_derivatives_and_errors_cover_over_fifty_seeds(monkeypatch, many):
+    monkeypatch.setattr(of_draws, "MANY", many)
     model, seeds = zoo_model("one"), 50
     of = ("outputs", "losses", "order_parameter", "left_out")
     found = [ba.influence(independent_draws(seed), of, thin=1, model=model) for seed in range(seeds)]

@@ -1,0 +1,302 @@
+"""Draws of a reference posterior by a sampler of whatever versions are installed; `caught.py` runs it, without bayesattn.
+
+python caught_draws.py SAMPLER PROGRAM SEED FILE
+
+PROGRAM is a NumPyro program of all weights that `bayesattn.reference.export` wrote. FILE gets the draws of each weight, of
+shape (chain, draw, ..), and the seconds that they took.
+"""
+
+import importlib.util
+import inspect
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+# Names that BlackJAX 0.2 and before use, and that JAX for Python 3.11 no longer has.
+for module, name, value in ((jnp, "DeviceArray", jax.Array), (jax.tree_util, "tree_multimap", jax.tree_util.tree_map)):
+    try:
+        getattr(module, name)
+    except AttributeError:
+        setattr(module, name, value)
+
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.util import potential_energy
+
+CHAINS, DRAWS = 4, 4000
+WALKERS, ENSEMBLE_STEPS, ENSEMBLE_THIN = 200, 30_000, 100
+"""Walkers depend on each other's past: only states far apart are kept."""
+
+SAMPLER, PROGRAM, SEED, FILE = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("reference", PROGRAM)
+reference = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reference)
+
+
+def weights_of(key: Any) -> dict[str, Any]:
+    """Weights drawn from the prior."""
+    trace = handlers.trace(handlers.seed(reference.model, key)).get_trace()
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
+
+
+_, unravel = ravel_pytree(weights_of(jax.random.PRNGKey(0)))
+
+
+def start(key: Any) -> Any:
+    """A draw of the prior as one vector."""
+    return ravel_pytree(weights_of(key))[0]
+
+
+def log_density(vector: Any) -> Any:
+    """Log density of weights and labels."""
+    return -potential_energy(reference.model, (), {}, unravel(vector))
+
+
+def log_prior(vector: Any) -> Any:
+    """Log density of the weights."""
+    return -potential_energy(handlers.block(reference.model, hide=["labels"]), (), {}, unravel(vector))
+
+
+def log_likelihood(vector: Any) -> Any:
+    """Log density of the labels given the weights."""
+    return log_density(vector) - log_prior(vector)
+
+
+def chains(make: Callable[[Any, Any], Any], thin: int, burn: int, draws: int = DRAWS) -> dict[str, Any]:
+    """Draws of chains of an (init, step) pair that `make` builds from a start and a key."""
+
+    def chain(key: Any) -> Any:
+        start_key, make_key, burn_key, key = jax.random.split(key, 4)
+        vector = start(start_key)
+        init, step = make(vector, make_key)
+
+        def move(state: Any, key: Any) -> Any:
+            return step(key, state)[0], None
+
+        def kept(state: Any, key: Any) -> Any:
+            state, _ = jax.lax.scan(move, state, jax.random.split(key, thin))
+            return state, state.position
+
+        state, _ = jax.lax.scan(move, init(vector), jax.random.split(burn_key, burn))
+        return jax.lax.scan(kept, state, jax.random.split(key, draws))[1]
+
+    vectors = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.PRNGKey(int(SEED)), CHAINS))
+    return jax.vmap(jax.vmap(unravel))(vectors)
+
+
+def ensemble(name: str) -> dict[str, Any]:
+    """NumPyro's ensembles, as its documentation runs them."""
+    import numpyro.infer
+
+    mcmc = MCMC(
+        getattr(numpyro.infer, name)(reference.model, randomize_split=False),
+        num_warmup=4000,
+        num_samples=ENSEMBLE_STEPS,
+        thinning=ENSEMBLE_THIN,
+        num_chains=WALKERS,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    return drawn(mcmc)
+
+
+def nuts() -> dict[str, Any]:
+    """NumPyro's NUTS, the control."""
+    mcmc = MCMC(
+        NUTS(reference.model),
+        num_warmup=1000,
+        num_samples=DRAWS,
+        num_chains=CHAINS,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    return drawn(mcmc)
+
+
+def drawn(mcmc: MCMC) -> dict[str, Any]:
+    """Weights that an MCMC of NumPyro's draws."""
+    mcmc.run(jax.random.PRNGKey(int(SEED)))
+    names = weights_of(jax.random.PRNGKey(0))
+    return {name: values for name, values in mcmc.get_samples(group_by_chain=True).items() if name in names}
+
+
+def mala() -> dict[str, Any]:
+    """BlackJAX's MALA."""
+    import blackjax
+
+    return chains(lambda vector, key: blackjax.mala(log_density, 3e-3), thin=50, burn=10_000)
+
+
+def irmh() -> dict[str, Any]:
+    """BlackJAX's independent Metropolis-Hastings with the prior as proposal, and its density where it is asked for."""
+    import blackjax
+
+    def make(vector: Any, key: Any) -> Any:
+        try:
+            return blackjax.irmh(log_density, start, lambda _, state: log_prior(state.position))
+        except TypeError:
+            return blackjax.irmh(log_density, start)
+
+    return chains(make, thin=200, burn=10_000)
+
+
+def old_hmc() -> dict[str, Any]:
+    """HMC of the first versions of BlackJAX."""
+    import blackjax
+
+    def make(vector: Any, key: Any) -> Any:
+        potential, scale = lambda each: -log_density(each), jnp.ones(len(vector))
+        if hasattr(blackjax.hmc, "HMCParameters"):
+            kernel = blackjax.hmc.kernel(potential, blackjax.hmc.HMCParameters(0.08, 12, scale))
+        else:
+            kernel = blackjax.hmc.kernel(potential, 0.08, scale, 12)
+        return lambda each: blackjax.hmc.new_state(each, potential), kernel
+
+    return chains(make, thin=5, burn=1000)
+
+
+def old_nuts() -> dict[str, Any]:
+    """NUTS of the first versions of BlackJAX."""
+    import blackjax.nuts
+
+    def make(vector: Any, key: Any) -> Any:
+        potential, scale = lambda each: -log_density(each), jnp.ones(len(vector))
+        if hasattr(blackjax.nuts, "NUTSParameters"):
+            kernel = blackjax.nuts.kernel(potential, blackjax.nuts.NUTSParameters(0.1, 8, scale))
+        else:
+            kernel = blackjax.nuts.kernel(potential, 0.1, scale, 8)
+        return lambda each: blackjax.nuts.new_state(each, potential), kernel
+
+    return chains(make, thin=1, burn=1000)
+
+
+def adjusted_mclmc() -> dict[str, Any]:
+    """BlackJAX's adjusted MCLMC with tuned step and length, as its documentation runs it."""
+    import blackjax
+    from blackjax.mcmc.adjusted_mclmc_dynamic import rescale
+
+    def number(key: Any, average: Any) -> Any:
+        return jnp.ceil(jax.random.uniform(key) * rescale(average)).astype(int)
+
+    def make(vector: Any, key: Any) -> Any:
+        init_key, tune_key = jax.random.split(key)
+        state = blackjax.mcmc.adjusted_mclmc_dynamic.init(
+            position=vector, logdensity_fn=log_density, random_generator_arg=init_key
+        )
+        find = blackjax.adjusted_mclmc_find_L_and_step_size
+        if "logdensity_fn" in inspect.signature(find).parameters:
+            kernel = blackjax.mcmc.adjusted_mclmc_dynamic.build_kernel(integration_steps_fn=number)
+            found = find(
+                mclmc_kernel=kernel,
+                logdensity_fn=log_density,
+                num_steps=5000,
+                state=state,
+                rng_key=tune_key,
+                target=0.9,
+                diagonal_preconditioning=False,
+            )
+        else:
+
+            def kernel(rng_key, state, avg_num_integration_steps, step_size, inverse_mass_matrix):
+                return blackjax.mcmc.adjusted_mclmc_dynamic.build_kernel(
+                    integration_steps_fn=lambda key: number(key, avg_num_integration_steps),
+                    inverse_mass_matrix=inverse_mass_matrix,
+                )(rng_key=rng_key, state=state, step_size=step_size, logdensity_fn=log_density)
+
+            found = find(
+                mclmc_kernel=kernel,
+                num_steps=5000,
+                state=state,
+                rng_key=tune_key,
+                target=0.9,
+                frac_tune1=0.1,
+                frac_tune2=0.1,
+                frac_tune3=0.0,
+                diagonal_preconditioning=False,
+            )
+        state, parameters = found[:2]
+        average = parameters.L / parameters.step_size
+        algorithm = blackjax.adjusted_mclmc_dynamic(
+            logdensity_fn=log_density,
+            step_size=parameters.step_size,
+            integration_steps_fn=lambda key: number(key, average),
+            inverse_mass_matrix=parameters.inverse_mass_matrix,
+        )
+        return lambda _: state, algorithm.step
+
+    return chains(make, thin=10, burn=0)
+
+
+def meads() -> dict[str, Any]:
+    """BlackJAX's GHMC with parameters by MEADS."""
+    import blackjax
+
+    key = jax.random.PRNGKey(int(SEED))
+    start_key, warmup_key, key = jax.random.split(key, 3)
+    vectors = jax.vmap(start)(jax.random.split(start_key, 64))
+    (states, parameters), _ = blackjax.meads_adaptation(log_density, 64).run(warmup_key, vectors, 2000)
+
+    def chain(state: Any, key: Any) -> Any:
+        step = blackjax.ghmc(log_density, **parameters).step
+
+        def kept(state: Any, key: Any) -> Any:
+            state, _ = jax.lax.scan(lambda state, key: (step(key, state)[0], None), state, jax.random.split(key, 10))
+            return state, state.position
+
+        return jax.lax.scan(kept, state, jax.random.split(key, DRAWS))[1]
+
+    some = jax.tree.map(lambda leaf: leaf[:CHAINS], states)
+    return jax.vmap(jax.vmap(unravel))(jax.jit(jax.vmap(chain))(some, jax.random.split(key, CHAINS)))
+
+
+def tempered_smc() -> dict[str, Any]:
+    """BlackJAX's adaptive tempered SMC with HMC; each run is a chain."""
+    import blackjax
+    from blackjax.smc import extend_params, resampling
+
+    hmc = {"step_size": 0.1, "inverse_mass_matrix": jnp.ones(len(start(jax.random.PRNGKey(0)))), "num_integration_steps": 10}
+    algorithm = blackjax.adaptive_tempered_smc(
+        log_prior,
+        log_likelihood,
+        blackjax.hmc.build_kernel(),
+        blackjax.hmc.init,
+        extend_params(hmc),
+        resampling.systematic,
+        0.5,
+        num_mcmc_steps=10,
+    )
+    step, found = jax.jit(algorithm.step), []
+    for key in jax.random.split(jax.random.PRNGKey(int(SEED)), CHAINS):
+        start_key, key = jax.random.split(key)
+        state = algorithm.init(jax.vmap(start)(jax.random.split(start_key, DRAWS)))
+        for step_key in jax.random.split(key, 200):
+            power = getattr(state, "lmbda", None) if hasattr(state, "lmbda") else state.tempering_param
+            if power >= 1:
+                break
+            state, _ = step(step_key, state)
+        chosen = resampling.systematic(key, state.weights, DRAWS)
+        found.append(state.particles[chosen])
+    return jax.vmap(jax.vmap(unravel))(jnp.stack(found))
+
+
+SAMPLERS = {
+    "nuts": nuts,
+    "aies": lambda: ensemble("AIES"),
+    "ess": lambda: ensemble("ESS"),
+    "mala": mala,
+    "irmh": irmh,
+    "old_hmc": old_hmc,
+    "old_nuts": old_nuts,
+    "adjusted_mclmc": adjusted_mclmc,
+    "meads": meads,
+    "tempered_smc": tempered_smc,
+}
+begun = time.perf_counter()
+found = {name: np.asarray(values) for name, values in SAMPLERS[SAMPLER]().items()}
+np.savez(FILE, seconds=time.perf_counter() - begun, **found)
