@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from bayesattn.models.weights import weights
     from bayesattn.predictive import predict, with_groups
     from bayesattn.questions import reference
-    from bayesattn.questions.grading import grade
     from bayesattn.questions.heads import head_losses, heads, remove_heads
     from bayesattn.questions.influence import influence
+    from bayesattn.questions.reference.grading import grade
     from bayesattn.questions.singular import learning_coefficient
     from bayesattn.samplers import sample
     from bayesattn.tasks.load import load_model
@@ -89,7 +89,7 @@ _HOMES = {
     "diagnose": "checks.diagnostics",
     "from_numpyro": "models.interface",
     "from_vectors": "models.interface",
-    "grade": "questions.grading",
+    "grade": "questions.reference.grading",
     "head_losses": "questions.heads",
     "heads": "questions.heads",
     "influence": "questions.influence",

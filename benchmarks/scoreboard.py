@@ -26,7 +26,7 @@ import numpyro.infer.autoguide as guides
 import optax
 
 import bayesattn as ba
-from bayesattn.questions.grading import BIASED, CANNOT_TELL, MARGIN, RIGHT, Grade
+from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, MARGIN, RIGHT, Grade
 from bayesattn.questions.reference.posteriors import Reference
 from bayesattn.samplers import SAMPLERS
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.jobs.plots import grade_figure
-from bayesattn.questions.grading import BIASED, CANNOT_TELL, RIGHT
+from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT
 from bayesattn.questions.reference import posteriors
 from bayesattn.questions.reference.posteriors import FOLDER
 from benchmarks import reference_truths as make

@@ -8,8 +8,8 @@ import typer
 from bayesattn._util.text import cells
 from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import grade_figure
-from bayesattn.questions.grading import BIASED, MARGIN, RIGHT
-from bayesattn.questions.grading import grade as graded
+from bayesattn.questions.reference.grading import BIASED, MARGIN, RIGHT
+from bayesattn.questions.reference.grading import grade as graded
 
 COLUMNS = {
     "bias (sd)": ("bias", "+.3f"),

@@ -17,9 +17,9 @@ from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots.run import intervals
 from bayesattn.jobs.plots.style import MARKERS, heat_map, legend_below, literal, palette, short, whole_numbers
 from bayesattn.questions.calibration import VERDICTS, Calibration
-from bayesattn.questions.grading import Grade
 from bayesattn.questions.heads import Heads, Removal
 from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
+from bayesattn.questions.reference.grading import Grade
 
 MOST_COLUMNS = 4
 """Largest number of panels beside each other."""

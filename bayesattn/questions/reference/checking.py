@@ -1,0 +1,184 @@
+"""Checks of a sampler: it draws from reference posteriors, and its draws are graded."""
+
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from numpyro.infer.mcmc import MCMC, MCMCKernel
+
+from bayesattn._util.checks import Checked, entries, positive, positive_integer, seed_number, shown
+from bayesattn._util.random import stream
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described
+from bayesattn.checks.criteria import LEVEL
+from bayesattn.errors import BayesattnError
+from bayesattn.models.interface import from_numpyro, from_vectors
+from bayesattn.models.model import Model
+from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT, Grade, grade
+from bayesattn.questions.reference.posteriors import load
+from bayesattn.samplers import sample
+from bayesattn.samplers.external import is_pair
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BY_DEFAULT = ("two_heads", "heavy_tail")
+"""References that are used if none is named: one near a normal law, and one with curved, heavy tails."""
+ARGUMENTS = ("program", "log_density", "starts", "draws", "key")
+"""What a function that makes or runs a sampler can ask for."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SamplerCheck(Described):
+    """A sampler's draws of some reference posteriors, graded.
+
+    Args:
+        grades: grade on each reference posterior, by its name.
+        seconds: time that the draws took, compilation included, by name.
+    """
+
+    grades: Mapping[str, Grade]
+    seconds: Mapping[str, float]
+
+    @property
+    def verdict(self) -> str:
+        """ "biased" if the draws of one posterior are, "right" if those of all are, else "cannot tell"."""
+        verdicts = {found.verdict for found in self.grades.values()}
+        return next(each for each in (BIASED, CANNOT_TELL, RIGHT) if each in verdicts)
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per reference posterior.
+
+        Columns: verdict; quantity, the one that differs most; its bias and error, in posterior standard deviations, and z;
+        the smallest p-value of its mean and shares; R-hat and effective sample size of the worst quantity; seconds.
+        """
+        import pandas as pd
+
+        rows = []
+        for name, found in self.grades.items():
+            worst = found.smallest_p.idxmin() if found.smallest_p.notna().any() else found.table.index[0]
+            row = found.table.loc[worst]
+            rows.append(
+                {"verdict": found.verdict, "quantity": worst}
+                | {column: row[column] for column in ("bias", "error", "z")}
+                | {"p": found.smallest_p[worst], "rhat": found.table["rhat"].max(), "ess": found.table["ess"].min()}
+                | {"seconds": self.seconds[name]}
+            )
+        return pd.DataFrame(rows, index=pd.Index(self.grades, name="reference"))
+
+    def statement(self) -> str:
+        """One line for each reference posterior."""
+        return "\n".join(f"{name}: {found.statement()}" for name, found in self.grades.items())
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        return f"Sampler: {self.verdict}", {name: found.statement() for name, found in self.grades.items()}
+
+
+@with_own_settings
+def check(
+    kernel: object,
+    names: str | Sequence[str] | None = None,
+    *,
+    parameterisation: str = "collapsed",
+    chains: int = 4,
+    warmup: int = 1000,
+    draws: int = 4000,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> SamplerCheck:
+    """Does a sampler draw from the right distribution? It runs on reference posteriors, whose truth is known, and is graded.
+
+    Args:
+        kernel: a sampler as `bayesattn.sample` takes it, a name or a NumPyro kernel, such as `numpyro.infer.NUTS`; or a
+            function whose arguments are some of
+
+            - program: the posterior as a NumPyro program without arguments;
+            - log_density: its log density, a function of one vector;
+            - starts: draws of the prior to start from, shape (chain, coordinate);
+            - draws: the number of draws of each chain;
+            - key: a JAX random key;
+
+            and which returns a NumPyro kernel; an (init, step) pair, as BlackJAX's algorithms are; a `numpyro.infer.MCMC`
+            that has run; or draws, an array of shape (chain, draw, coordinate).
+        names: names of reference posteriors, of `bayesattn.reference.names()`; by default two_heads and heavy_tail.
+        parameterisation: "collapsed", or "path" or "token" for all weights.
+        chains: number of chains.
+        warmup: adaptation steps of each chain; a function that returns draws has its own.
+        draws: draws of each chain.
+        level: largest probability that a right sampler is called biased, all references together; below 1.
+        seed: seed of the draws.
+
+    Returns:
+        `.verdict` ("right", "biased" or "cannot tell"), `.statement()`, `.table`, and `.grades` by name.
+
+    Raises:
+        ValueError: a kernel of another kind, an unknown name, draws of another shape or that are not finite.
+    """
+    if positive("level", level) >= 1:
+        raise BayesattnError(f"level must be a probability below 1, got {level:g}")
+    chains, warmup, draws = (
+        positive_integer(name, value) for name, value in (("chains", chains), ("warmup", warmup), ("draws", draws))
+    )
+    seed_number("seed", seed)
+    chosen = (names,) if isinstance(names, str) else names
+    chosen = BY_DEFAULT if chosen is None else entries("names", chosen, "a list of names of reference posteriors")
+    if not chosen:
+        raise BayesattnError("names must hold at least one name of a reference posterior, got none")
+    job = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
+    asked, references = _asked(kernel), {name: load(name) for name in chosen}
+    grades, seconds = {}, {}
+    for name, reference in references.items():
+        begun = time.perf_counter()
+        tree = _drawn(kernel, asked, reference.model, parameterisation, **job)
+        seconds[name] = time.perf_counter() - begun
+        grades[name] = grade(tree, name, level=level / len(references))
+    return SamplerCheck(grades, seconds)
+
+
+def _asked(kernel: Checked) -> tuple[str, ...] | None:
+    """Names of the arguments of a function; None of what `bayesattn.sample` takes."""
+    if isinstance(kernel, str | type | MCMCKernel) or is_pair(kernel):
+        return None
+    advice = f"a name, a NumPyro kernel, or a function whose arguments are some of {', '.join(ARGUMENTS)}"
+    if not callable(kernel):
+        raise BayesattnError(f"kernel must be {advice}, got {shown(kernel)}")
+    parameters = inspect.signature(kernel).parameters.values()
+    needed = tuple(each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD)
+    if not needed or not {*needed} <= {*ARGUMENTS}:
+        raise BayesattnError(f"kernel must be {advice}, got a function of {', '.join(needed) or 'none'}")
+    return needed
+
+
+def _drawn(
+    kernel: Checked, asked: tuple[str, ...] | None, model: Model, parameterisation: str, **job: Any
+) -> xr.DataTree:
+    """Draws of a reference posterior."""
+    found = kernel
+    if asked is not None:
+        density = model.log_density(parameterisation)
+        key, start_key = jax.random.split(stream(job["seed"], "check", model.fingerprint))
+        given = {
+            "program": model.numpyro(parameterisation),
+            "log_density": density.function,
+            "starts": jnp.stack([density.initial(each) for each in jax.random.split(start_key, job["chains"])]),
+            "draws": job["draws"],
+            "key": key,
+        }
+        found = kernel(**{name: given[name] for name in asked})
+        if isinstance(found, MCMC | Mapping):
+            return from_numpyro(found, model, parameterisation)
+        if not is_pair(found) and not isinstance(found, MCMCKernel):
+            if np.ndim(found) != 3:
+                raise BayesattnError(
+                    "kernel must return a NumPyro kernel, an (init, step) pair, an MCMC that has run, or draws of shape"
+                    f" (chain, draw, coordinate), got {shown(found)}"
+                )
+            return from_vectors(found, model, parameterisation)
+    return sample(model, found, parameterisation, keep=("order_parameter", "prediction"), progress=False, **job)

@@ -1,0 +1,51 @@
+"""Assertions for test suites of samplers."""
+
+from collections.abc import Sequence
+
+from bayesattn.questions.reference.checking import check
+from bayesattn.questions.reference.grading import RIGHT
+
+LEVEL = 1e-4
+"""Probability that a right sampler is called biased, so that a suite can live with it."""
+MOST_ROWS = 3
+"""Number of quantities that a failure lists."""
+
+
+def assert_right(
+    kernel: object,
+    names: str | Sequence[str] | None = None,
+    *,
+    parameterisation: str = "collapsed",
+    chains: int = 4,
+    warmup: int = 1000,
+    draws: int = 4000,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> None:
+    """Raise AssertionError unless a sampler is shown to draw from reference posteriors rightly.
+
+    The arguments are those of `bayesattn.reference.check`. Draws that cannot tell, because they are too few or their chains
+    differ, fail too. The error says which quantities are off and by how much.
+    """
+    __tracebackhide__ = True
+    found = check(
+        kernel,
+        names,
+        parameterisation=parameterisation,
+        chains=chains,
+        warmup=warmup,
+        draws=draws,
+        level=level,
+        seed=seed,
+    )
+    if found.verdict == RIGHT:
+        return
+    lines = [f"the sampler is not shown to be right ({found.verdict}), seed {seed}:"]
+    for name, each in found.grades.items():
+        lines.append(f"{name}: {each.statement()}")
+        if each.verdict != RIGHT:
+            worst = each.table.loc[
+                each.smallest_p.nsmallest(MOST_ROWS).index, ["mean", "truth", "bias", "error", "z", "ess"]
+            ]
+            lines += worst.to_string(float_format="{:.3g}".format).splitlines()
+    raise AssertionError("\n".join(lines))
