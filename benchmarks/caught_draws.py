@@ -11,12 +11,15 @@ import inspect
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.util import potential_energy
 
 # Names that BlackJAX 0.2 and before use, and that JAX for Python 3.11 no longer has.
 for module, name, value in ((jnp, "DeviceArray", jax.Array), (jax.tree_util, "tree_multimap", jax.tree_util.tree_map)):
@@ -24,10 +27,6 @@ for module, name, value in ((jnp, "DeviceArray", jax.Array), (jax.tree_util, "tr
         getattr(module, name)
     except AttributeError:
         setattr(module, name, value)
-
-from numpyro import handlers
-from numpyro.infer import MCMC, NUTS
-from numpyro.infer.util import potential_energy
 
 CHAINS, DRAWS = 4, 4000
 WALKERS, ENSEMBLE_STEPS, ENSEMBLE_THIN = 200, 30_000, 100
@@ -260,7 +259,11 @@ def tempered_smc() -> dict[str, Any]:
     import blackjax
     from blackjax.smc import extend_params, resampling
 
-    hmc = {"step_size": 0.1, "inverse_mass_matrix": jnp.ones(len(start(jax.random.PRNGKey(0)))), "num_integration_steps": 10}
+    hmc = {
+        "step_size": 0.1,
+        "inverse_mass_matrix": jnp.ones(len(start(jax.random.PRNGKey(0)))),
+        "num_integration_steps": 10,
+    }
     algorithm = blackjax.adaptive_tempered_smc(
         log_prior,
         log_likelihood,
@@ -285,6 +288,71 @@ def tempered_smc() -> dict[str, Any]:
     return jax.vmap(jax.vmap(unravel))(jnp.stack(found))
 
 
+def pints(name: str, chains: int, iterations: int, thin: int, **settings: Any) -> dict[str, Any]:
+    """A sampler of PINTS, with a quarter of its iterations as warm-up."""
+    import pints
+
+    size, value = len(start(jax.random.PRNGKey(0))), jax.jit(log_density)
+    value_and_slope = jax.jit(jax.value_and_grad(log_density))
+
+    class Density(pints.LogPDF):
+        def n_parameters(self) -> int:
+            return size
+
+        def __call__(self, vector: Any) -> float:
+            return float(value(vector))
+
+        def evaluateS1(self, vector: Any) -> Any:
+            found, slope = value_and_slope(vector)
+            return float(found), np.asarray(slope)
+
+    np.random.seed(int(SEED))  # noqa: NPY002 - PINTS draws from NumPy's global generator
+    starts = [np.asarray(start(key)) for key in jax.random.split(jax.random.PRNGKey(int(SEED)), chains)]
+    controller = pints.MCMCController(Density(), chains, starts, method=getattr(pints, name))
+    controller.set_max_iterations(iterations)
+    controller.set_log_to_screen(False)
+    if controller.method_needs_initial_phase():
+        controller.set_initial_phase_iterations(iterations // 8)
+    for sampler in controller.samplers():
+        for setting, number in settings.items():
+            getattr(sampler, setting)(number)
+    vectors = np.asarray(controller.run())[:, iterations // 4 :: thin]
+    return jax.vmap(jax.vmap(unravel))(jnp.asarray(vectors))
+
+
+def flowmc_hmc() -> dict[str, Any]:
+    """HMC of flowMC, which carries the energy of its last state along."""
+    from flowMC.sampler.HMC import HMC
+
+    size = len(start(jax.random.PRNGKey(0)))
+    settings = {
+        "step_size": 0.1,
+        "n_leapfrog": 10,
+        "inverse_metric": jnp.ones(size),
+        "condition_matrix": jnp.ones(size),
+    }
+    with_data = "data" in inspect.signature(HMC(log_density, True, settings).get_initial_hamiltonian).parameters
+    mine = (lambda vector, data: log_density(vector)) if with_data else log_density
+    sampler = HMC(mine, True, settings)
+    kernel, data = sampler.make_kernel(), (None,) if with_data else ()
+
+    class State(NamedTuple):
+        position: Any
+        energy: Any
+
+    def make(vector: Any, key: Any) -> Any:
+        energy = (
+            sampler.potential(vector, None) if with_data else sampler.get_initial_hamiltonian(key, vector, settings)
+        )
+
+        def step(key: Any, state: State) -> Any:
+            return State(*kernel(key, *state, *data, settings)[:2]), None
+
+        return lambda each: State(each, energy), step
+
+    return chains(make, thin=5, burn=1000)
+
+
 SAMPLERS = {
     "nuts": nuts,
     "aies": lambda: ensemble("AIES"),
@@ -295,6 +363,13 @@ SAMPLERS = {
     "old_nuts": old_nuts,
     "adjusted_mclmc": adjusted_mclmc,
     "meads": meads,
+    "hammer": lambda: pints("EmceeHammerMCMC", 20, 400_000, 100),
+    "population": lambda: pints("PopulationMCMC", 4, 400_000, 50),
+    "relativistic": lambda: pints(
+        "RelativisticMCMC", 4, 80_000, 15, set_leapfrog_step_size=0.1, set_leapfrog_steps=10, set_speed_of_light=3.0
+    ),
+    "dram": lambda: pints("DramACMC", 4, 100_000, 20),
+    "flowmc_hmc": flowmc_hmc,
     "tempered_smc": tempered_smc,
 }
 begun = time.perf_counter()

@@ -13,8 +13,8 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.jobs.plots import grade_figure
-from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT
 from bayesattn.questions.reference import posteriors
+from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT
 from bayesattn.questions.reference.posteriors import FOLDER
 from benchmarks import reference_truths as make
 from tests.posteriors import exact_scalar_posterior
@@ -99,6 +99,16 @@ def test_right_draws_are_right_and_few_cannot_tell(draws):
     for panel, of in zip(grade_figure([found, found], ["nuts", "again"]).axes, ("largest", "mean"), strict=True):
         np.testing.assert_allclose(panel.lines[0].get_ydata(), path[of])
         assert panel.lines[-1].get_ydata()[0] == pytest.approx(path[of].iloc[0])
+
+
+def test_a_check_of_nuts_is_right():
+    found = ba.reference.check("nuts", "two_heads", warmup=JOB["warmup"], draws=4000, seed=1)
+    assert found.verdict == RIGHT
+    assert [*found.grades] == [*found.table.index] == ["two_heads"]
+    assert found.table.loc["two_heads", "verdict"] == RIGHT
+    assert found.table.loc["two_heads", "p"] > 0.01 / found.grades["two_heads"].tests
+    assert found.statement().startswith("two_heads: right: no mean is off by more than")
+    assert "Sampler: right" in repr(found)
 
 
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (1, 2))])

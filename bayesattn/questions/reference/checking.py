@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from numpyro.infer.mcmc import MCMC, MCMCKernel
@@ -162,15 +161,14 @@ def _drawn(
     """Draws of a reference posterior."""
     found = kernel
     if asked is not None:
-        density = model.log_density(parameterisation)
         key, start_key = jax.random.split(stream(job["seed"], "check", model.fingerprint))
-        given = {
-            "program": model.numpyro(parameterisation),
-            "log_density": density.function,
-            "starts": jnp.stack([density.initial(each) for each in jax.random.split(start_key, job["chains"])]),
-            "draws": job["draws"],
-            "key": key,
-        }
+        given: dict[str, Any] = {"draws": job["draws"], "key": key}
+        if "program" in asked:
+            given["program"] = model.numpyro(parameterisation)
+        if {"log_density", "starts"} & {*asked}:
+            density = model.log_density(parameterisation)
+            starts = jax.jit(jax.vmap(density.initial))(jax.random.split(start_key, job["chains"]))
+            given |= {"log_density": density.function, "starts": starts}
         found = kernel(**{name: given[name] for name in asked})
         if isinstance(found, MCMC | Mapping):
             return from_numpyro(found, model, parameterisation)

@@ -1,0 +1,120 @@
+"""Checks of samplers, and the assertion for test suites; what they make of draws is in `test_reference.py`."""
+
+import blackjax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.infer import HMC, NUTS
+
+import bayesattn as ba
+from bayesattn.questions.reference import checking
+from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT
+from bayesattn.testing import assert_right
+
+
+def normal(starts, draws, key):
+    """The law of no posterior."""
+    return np.random.default_rng(0).normal(size=(len(starts), draws, starts.shape[1]))
+
+
+def test_a_wrong_sampler_fails_with_what_is_off():
+    assert ba.reference.check(normal, "two_heads", draws=500).verdict == BIASED
+    with pytest.raises(AssertionError) as failure:
+        assert_right(normal, "two_heads", draws=500)
+    title, statement, head, *rows = str(failure.value).splitlines()
+    assert title == "the sampler is not shown to be right (biased), seed 0:"
+    assert statement.startswith("two_heads: biased: ")
+    assert head.split() == ["mean", "truth", "bias", "error", "z", "ess"]
+    assert len(rows) == 4  # The name of the rows, and three quantities.
+
+
+def test_what_cannot_tell_fails_too():
+    """Chains that stay where they start."""
+
+    def stuck(starts, draws):
+        return jnp.repeat(starts[:, None], draws, axis=1)
+
+    with pytest.raises(AssertionError, match=r"not shown to be right \(cannot tell\).*\n.*R-hat .* infinite"):
+        assert_right(stuck, "two_heads", draws=500)
+
+
+def test_any_of_several_references_decides(monkeypatch):
+    """The level is shared out among them."""
+    levels, verdicts = [], iter([RIGHT, BIASED, RIGHT, RIGHT, CANNOT_TELL, RIGHT])
+
+    class Graded:
+        def __init__(self):
+            self.verdict = next(verdicts)
+
+    monkeypatch.setattr(checking, "_drawn", lambda *arguments, **job: None)
+    monkeypatch.setattr(checking, "grade", lambda tree, name, level: levels.append(level) or Graded())
+    names = ["two_heads", "one_head", "narrow"]
+    assert ba.reference.check(normal, names, level=0.03).verdict == BIASED
+    assert ba.reference.check(normal, names, level=0.03).verdict == CANNOT_TELL
+    assert levels == [0.01] * 6
+
+
+def adapted(log_density, starts, key):
+    return blackjax.nuts(log_density, 0.3, jnp.ones(starts.shape[1]))
+
+
+KERNELS = {
+    "class": (NUTS, lambda found: found is NUTS),
+    "name": ("hmc", lambda found: found == "hmc"),
+    "instance": (NUTS(lambda: None, dense_mass=True), lambda found: isinstance(found, NUTS)),
+    "of_program": (lambda program: HMC(program), lambda found: isinstance(found, HMC)),
+    "pair": (adapted, lambda found: len(found) == 2 and callable(found.step)),
+}
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_kernels_and_pairs_are_run_by_sample(kind, monkeypatch):
+    kernel, is_it = KERNELS[kind]
+    seen = []
+    monkeypatch.setattr(checking, "sample", lambda *arguments, **job: seen.append((arguments, job)))
+    monkeypatch.setattr(checking, "grade", lambda tree, name, level: None)
+    ba.reference.check(kernel, "one_head", parameterisation="path", chains=3, warmup=7, draws=5, seed=9)
+    (((model, found, parameterisation), job),) = seen
+    assert model.fingerprint == ba.reference.load("one_head").model.fingerprint
+    assert is_it(found)
+    assert parameterisation == "path"
+    assert {name: job[name] for name in ("chains", "warmup", "draws", "seed")} == {
+        "chains": 3,
+        "warmup": 7,
+        "draws": 5,
+        "seed": 9,
+    }
+
+
+def test_a_function_may_return_sites():
+    def sites(starts, draws):
+        shapes = {"V_0": (6, 3), "V_1": (1, 6, 6), "a": (6,)}
+        return {name: np.ones((len(starts), draws, *shape)) for name, shape in shapes.items()}
+
+    assert ba.reference.check(sites, "one_head", parameterisation="path", draws=500).verdict == CANNOT_TELL
+
+
+NOT_A_KERNEL = "kernel must be a name, a NumPyro kernel, or a function whose arguments are some of program, log_density"
+REFUSED = [
+    ((3,), {}, NOT_A_KERNEL + ".*, got 3"),
+    ((lambda x: x,), {}, NOT_A_KERNEL + ".*, got a function of x"),
+    ((lambda: 1,), {}, NOT_A_KERNEL + ".*, got a function of none"),
+    (
+        (lambda draws: 3,),
+        {},
+        r"kernel must return a NumPyro kernel, .* draws of shape \(chain, draw, coordinate\), got 3",
+    ),
+    ((lambda draws: np.zeros((4, 10, 3)),), {}, r"vectors must have shape \(chains, draws, 2\), got \(4, 10, 3\)"),
+    (("nutz",), {}, "did you mean 'nuts'"),
+    (("nuts", []), {}, "names must hold at least one name of a reference posterior, got none"),
+    (("nuts", "no_head"), {}, "name of a reference posterior must be one of"),
+    (("nuts",), {"level": 1.5}, r"level must be a probability below 1, got 1\.5"),
+    (("nuts",), {"draws": 0}, "draws must be a whole number of at least 1, got 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "settings", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(arguments, settings, message):
+    arguments = arguments if len(arguments) == 2 else (*arguments, "one_head")
+    with pytest.raises(ValueError, match=message):
+        ba.reference.check(*arguments, **settings)
