@@ -21,6 +21,7 @@ OPENERS.append("bayesattn.jobs.runs")  # Whoever takes draws takes folders of ru
 
 if TYPE_CHECKING:
     from bayesattn import attention, samplers, theory
+    from bayesattn._util.compiled import keep_compiled
     from bayesattn.architecture import Architecture
     from bayesattn.checks.diagnostics import diagnose
     from bayesattn.checks.tempering import tempering
@@ -61,6 +62,7 @@ __all__ = [
     "head_losses",
     "heads",
     "influence",
+    "keep_compiled",
     "learning_coefficient",
     "load_model",
     "one_hot",
@@ -93,6 +95,7 @@ _HOMES = {
     "head_losses": "questions.heads",
     "heads": "questions.heads",
     "influence": "questions.influence",
+    "keep_compiled": "_util.compiled",
     "learning_coefficient": "questions.singular",
     "load_model": "tasks.load",
     "one_hot": "classes",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import Checked, readable, shown
+from bayesattn._util.checks import Checked, finite, readable, shown
 from bayesattn._util.checks import names as checked_names
 from bayesattn._util.text import as_html, as_text
 from bayesattn._util.types import Classes
@@ -73,31 +73,57 @@ def one_hot(classes: Classes, names: Classes | None = None) -> OneHot:
     Raises:
         ValueError: fewer than two classes, another shape or type, a missing class, a class that is not among `names`.
     """
-    given: Any = classes
+    return _one_hot("classes", classes, names)
+
+
+def _one_hot(name: str, classes: Any, names: Classes | None = None) -> OneHot:
+    """`one_hot` of an argument of some name."""
+    given = classes
     if hasattr(given, "iloc") and np.shape(given)[1:] == (1,):
         given = given.iloc[:, 0]  # Converted to an array, a table's column would lose its categories.
     categorical = getattr(given, "cat", given)
     if names is None and hasattr(categorical, "codes") and hasattr(categorical, "categories"):
         known, codes = list(map(str, categorical.categories)), np.asarray(categorical.codes)
         if np.any(codes < 0):
-            raise BayesattnError(f"classes[{np.argmax(codes < 0)}] must be one of {shown(known)}, got a missing value")
+            raise BayesattnError(f"{name}[{np.argmax(codes < 0)}] must be one of {shown(known)}, got a missing value")
     else:
-        plain = _plain_classes("classes", given)
+        plain = _plain_classes(name, given)
         known = sorted(set(plain)) if names is None else _plain_classes("names", names)
-        codes = _places(plain, known)
+        codes = _places(name, plain, known)
     distinct = set(map(str, known))
     if len(distinct) != len(known) or len(known) < 2:
-        source, advice = ("classes", "; give names= if there are more") if names is None else ("names", "")
+        source = name if names is None else "names"
+        advice = "; give names= if there are more" if source == "classes" else ""
         raise BayesattnError(f"{source} must be of two or more, all different, got {shown(known)}{advice}")
     return OneHot(np.eye(len(known))[codes], checked_names("names", list(map(str, known))))
 
 
-def _places(classes: Sequence[str | int], known: Sequence[str | int]) -> np.ndarray:
+def labels_of(name: str, answers: Checked) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Labels of answers that are numbers or classes, and the names of the classes.
+
+    Strings, truth values and categories are classes, and so are whole numbers of few different values that occur more than
+    once. Of two classes, in sorted order, the first is -1 and the second +1, for a network with one output; more are
+    one-hot. Numbers -1 and +1, other numbers, and arrays of several columns stay as they are, with None for names.
+    """
+    if isinstance(answers, OneHot):
+        return answers.labels, answers.names
+    array = np.asarray(readable(answers))
+    array = array[:, 0] if array.shape[1:] == (1,) else array
+    numbers = array.dtype.kind in "iuf"
+    if array.dtype.kind == "f" or (numbers and (array.ndim != 1 or not doubtful_labels(name, array))):
+        return finite(name, array.astype(float)), None  # The model warns of numbers that look like classes.
+    found = _one_hot(name, answers)
+    if len(found.names) == 2:
+        return found.labels[:, 1] - found.labels[:, 0], found.names
+    return found.labels, found.names
+
+
+def _places(name: str, classes: Sequence[str | int], known: Sequence[str | int]) -> np.ndarray:
     """Place of each class among the known ones; raises ValueError for a class that is not known."""
     places = {name: place for place, name in enumerate(known)}
     for example, value in enumerate(classes):
         if value not in places:
-            raise BayesattnError(f"classes[{example}] must be one of {shown(known)}, got {shown(value)}")
+            raise BayesattnError(f"{name}[{example}] must be one of {shown(known)}, got {shown(value)}")
     return np.array([places[value] for value in classes], int)
 
 
@@ -118,11 +144,11 @@ def names_of_outputs(output_names: Checked, **labels: Checked) -> tuple[str, ...
 def doubtful_labels(name: str, labels: np.ndarray) -> str:
     """Text of a warning if labels (P,) are valid but likely classes rather than values of a function; otherwise empty.
 
-    Likely classes are two values without opposite signs, or 3 to 20 different whole numbers from 0 to 100 that do not
+    Likely classes are two values without opposite signs, of more than two examples, or 3 to 20 different whole numbers from 0 to 100 that do not
     all occur just once.
     """
     values = np.unique(labels)
-    if len(values) == 2 and values[0] * values[1] >= 0:
+    if len(values) == 2 < len(labels) and values[0] * values[1] >= 0:
         return (
             f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
             " use -1 and +1"
@@ -139,7 +165,7 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
 
 def _plain_classes(name: str, classes: Checked) -> list[str] | list[int]:
     """Classes as Python strings, truth values or whole numbers; raises ValueError for other or mixed types."""
-    expected = f"{name} must be whole numbers or strings" + (", one for each example" if name == "classes" else "")
+    expected = f"{name} must be whole numbers or strings" + (", one for each example" if name != "names" else "")
     content = readable(classes)
     if isinstance(content, str | bytes | Mapping | Set) or not isinstance(content, Iterable):
         raise BayesattnError(f"{expected}, got {shown(classes)}")

@@ -14,8 +14,8 @@ from jax._src.lax import lax
 
 import bayesattn as ba
 from bayesattn._util import random
+from bayesattn._util.compiled import processor
 from bayesattn.jobs import cli
-from bayesattn.jobs.cli.compiled import processor
 from bayesattn.samplers.program import program
 from reproductions.compiled import compile_quickly
 from tests.costs import Costs

@@ -18,6 +18,8 @@ from typer.main import get_command
 
 import bayesattn as ba
 from bayesattn import runs
+from bayesattn._util import compiled
+from bayesattn._util.compiled import keep_compiled
 from bayesattn._util.progress import Bars
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.ranks import least_tail, uniform_probability
@@ -25,7 +27,6 @@ from bayesattn.checks.theory_predictions import predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs import cli
 from bayesattn.jobs.cli import screen
-from bayesattn.jobs.cli.compiled import keep_compiled
 from bayesattn.jobs.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES, _entries_shown, _print_entries
 from bayesattn.jobs.plots import style
 from bayesattn.questions import calibration
@@ -442,15 +443,26 @@ def test_importing_it_imports_what_sampling_needs():
 
 
 def test_compiled_programs_are_kept_in_the_users_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiled, "_tell", lambda jax: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    keep_compiled()
+    assert keep_compiled() is None
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    keep_compiled()
-    [folder] = (tmp_path / "bayesattn").iterdir()
+    folder = keep_compiled()
+    assert [folder] == [*(tmp_path / "bayesattn").iterdir()]
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
+
+
+def test_a_session_that_has_compiled_already_keeps_what_follows(tmp_path):
+    code = (
+        "import jax, bayesattn as ba; jax.jit(lambda x: x + 1)(1.0); folder = ba.keep_compiled();"
+        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0);"
+        "jax.jit(lambda x: x + 2)(1.0); assert any(folder.iterdir())"
+    )
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    subprocess.run([sys.executable, "-c", code], env=settings | {"XDG_CACHE_HOME": str(tmp_path)}, check=True)
 
 
 def test_whoever_has_no_place_for_a_cache_does_without(monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """Posterior of a network: data, architecture and likelihood, independent of the parameterisation."""
 
+import numbers
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,19 +9,21 @@ from typing import Any, ClassVar, Self, TypeGuard
 
 import numpy as np
 from jax.core import eval_context
+from numpy.typing import ArrayLike
 
 from bayesattn import fixed_attention
-from bayesattn._util.checks import require_kind
+from bayesattn._util.checks import number, one_of, require_kind, seed_number
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import rounded
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
+from bayesattn.classes import labels_of
 from bayesattn.dataset import Dataset
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.forms import by_products, cheapest_form, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import require_paths
-from bayesattn.likelihoods import require_gaussian
+from bayesattn.likelihoods import Likelihood, require_gaussian
 from bayesattn.models.network_posterior import NetworkPosterior, dataset_property, with_signature
 from bayesattn.models.tokens import TokenDataset, Tokens
 
@@ -28,6 +31,8 @@ KERNEL_ATTRIBUTES = ("_process_of_inputs", "_origin")
 """Attributes that lead to the kernels. Pickles and copies omit them: kernels can be 1000 times larger than the data."""
 UNEXPECTED_RATIO = 100
 """Ratio of the labels' size to the size that the prior expects, or its inverse, above which there is a warning."""
+TEMPERATURE = 0.1
+"""Temperature of a model of sequences unless one is given."""
 MAKING_KERNELS = threading.RLock()
 """Threads that ask for the kernels of one model wait for the first; since Python 3.12 cached properties have no lock."""
 
@@ -189,6 +194,83 @@ class Model(NetworkPosterior):
             name=name,
         )
 
+    @classmethod
+    def from_sequences(
+        cls,
+        x: ArrayLike,
+        matrices: ArrayLike | Sequence[ArrayLike],
+        y: Any,
+        *,
+        widths: int | Sequence[int],
+        temperature: Any = None,
+        likelihood: Likelihood | None = None,
+        variances: Sequence[Any] | None = None,
+        skips: Sequence[float] = (),
+        readout: str = "last",
+        mask: ArrayLike | None = None,
+        renormalise: float | None = None,
+        test_share: float = 0.2,
+        seed: int = 0,
+        head_names: Sequence[Sequence[str]] | None = None,
+        name: str = "model",
+    ) -> "Model":
+        """Posterior of a network that reads token sequences through given attention, with some examples kept for a test.
+
+        Args:
+            x: token sequences, shape (P, T, N_0); scale tokens to a mean square of about 1 per feature.
+            matrices: attention of each layer, first layer first, arrays of shape (P, H_l, T_query, T_key) whose rows sum to
+                1; or the array of a single layer.
+            y: an answer for each sequence: a number, several numbers in columns, or a class. Strings, truth values and whole
+                numbers of few different values are classes; of two, in sorted order, the first is -1 and the second +1.
+            widths: N_1, .., N_L and N_a, hidden widths of the layers and of the readout; one number if all are equal.
+            temperature: T of Gaussian labels, or its prior; 0.1 by default, if there is no likelihood.
+            likelihood: as for `Model`.
+            variances: prior variances, as for `bayesattn.Architecture`; 1 by default.
+            skips: strengths of the skip connections, as for `bayesattn.Architecture`.
+            readout: "last", "first" or "mean", as for `bayesattn.attention.paths_from_matrices`.
+            mask: True for tokens and False for padding, shape (P, T).
+            renormalise: as for `bayesattn.attention.paths_from_matrices`.
+            test_share: share of the sequences, chosen at random, that are kept for a test; 0 for none.
+            seed: seed of that choice.
+            head_names: names of the heads of each layer.
+            name: name shown in tables.
+
+        Raises:
+            ValueError: arrays that do not fit together; as for `Model` and `bayesattn.Architecture`.
+        """
+        one_of("readout", readout, fixed_attention.READOUTS)
+        layers = [matrices] if len(getattr(matrices, "shape", ())) == 4 else matrices
+        inputs, tokens = fixed_attention.checked_tokens("x", x, mask)
+        sequences, length, _ = inputs.shape
+        attention = fixed_attention.checked_matrices(layers, sequences, length, tokens, renormalise)
+        heads = tuple(each.shape[1] for each in attention)
+        each = (widths,) * (len(heads) + 1) if isinstance(widths, numbers.Integral) else widths
+        labels, names = labels_of("y", y)
+        if len(labels) != sequences:
+            raise BayesattnError(f"y must have an answer for each of {sequences} sequences, got {len(labels)}")
+        training, test = _split(sequences, test_share, seed)
+        outputs = 1 if labels.ndim == 1 else labels.shape[1]
+        variances = (1.0,) * (len(heads) + 2) if variances is None else variances
+        shape: tuple[Any, ...] = (heads, each, variances, skips)
+        arch = Architecture(*shape, outputs=outputs)
+        paths = fixed_attention.paths_from_matrices(
+            inputs, attention, readout, tokens, [skip > 0 for skip in arch.skips], renormalise=renormalise
+        )
+        own = None if tokens is None else tokens[training]
+        return cls(
+            path_inputs=paths[training],
+            labels=labels[training],
+            test_path_inputs=paths[test] if len(test) else None,
+            test_labels=labels[test] if len(test) else None,
+            output_names=names if outputs > 1 else None,
+            architecture=arch,
+            likelihood=likelihood,
+            temperature=TEMPERATURE if temperature is None and likelihood is None else temperature,
+            head_names=head_names,
+            tokens=Tokens(inputs[training], [each[training] for each in attention], readout, own, renormalise),
+            name=name,
+        )
+
     def table(self) -> PlainDict:
         """Resolved model in the form of a model file; without [task] if the data were given as arrays."""
         table = super().table()
@@ -273,6 +355,16 @@ class Model(NetworkPosterior):
 
 
 with_signature(Model)
+
+
+def _split(examples: int, share: Any, seed: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the examples of training and of those of a test, each in their order."""
+    if not 0 <= number("test_share", share, "a share of the sequences") < 1:
+        raise BayesattnError(f"test_share must be at least 0 and below 1, got {share:g}")
+    order, count = np.random.default_rng(seed_number("seed", seed)).permutation(examples), round(share * examples)
+    if count == examples:
+        raise BayesattnError(f"test_share must leave sequences for training, got {share:g} of {examples}")
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def has_fixed_attention(posterior: object) -> TypeGuard[Model]:

@@ -88,6 +88,11 @@ def is_pair(sampler: object) -> bool:
     return isinstance(sampler, tuple) and len(sampler) == 2 and all(map(callable, sampler))
 
 
+def is_kernel(sampler: object) -> bool:
+    """Whether a sampler is an instance of a NumPyro kernel."""
+    return isinstance(sampler, MCMCKernel)
+
+
 def require_stored_name(sampler: object) -> None:
     """Raise ValueError for a sampler that another process could not find again by its name."""
     if not isinstance(sampler, str):

@@ -16,9 +16,9 @@ from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
 import bayesattn
+from bayesattn._util.compiled import keep_compiled
 from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
-from bayesattn.jobs.cli.compiled import keep_compiled
 from bayesattn.jobs.cli.paths import with_user_paths
 from bayesattn.jobs.cli.screen import CANNOT_TELL, errors, printable
 

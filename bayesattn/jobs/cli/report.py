@@ -7,8 +7,8 @@ from typing import Annotated
 import jax
 import typer
 
+from bayesattn._util.compiled import LEAST_COMPILE_SECONDS
 from bayesattn.jobs.cli import options, output, screen
-from bayesattn.jobs.cli.compiled import LEAST_COMPILE_SECONDS
 from bayesattn.jobs.runs.folder import runs_in
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import xarray as xr
-from numpyro.infer.mcmc import MCMC, MCMCKernel
 
 from bayesattn._util.checks import Checked, entries, positive, positive_integer, seed_number, shown
 from bayesattn._util.random import stream
@@ -22,7 +21,7 @@ from bayesattn.models.model import Model
 from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT, Grade, grade
 from bayesattn.questions.reference.posteriors import load
 from bayesattn.samplers import sample
-from bayesattn.samplers.external import is_pair
+from bayesattn.samplers.external import is_kernel, is_pair
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +142,7 @@ def check(
 
 def _asked(kernel: Checked) -> tuple[str, ...] | None:
     """Names of the arguments of a function; None of what `bayesattn.sample` takes."""
-    if isinstance(kernel, str | type | MCMCKernel) or is_pair(kernel):
+    if isinstance(kernel, str | type) or is_kernel(kernel) or is_pair(kernel):
         return None
     advice = f"a name, a NumPyro kernel, or a function whose arguments are some of {', '.join(ARGUMENTS)}"
     if not callable(kernel):
@@ -170,9 +169,9 @@ def _drawn(
             starts = jax.jit(jax.vmap(density.initial))(jax.random.split(start_key, job["chains"]))
             given |= {"log_density": density.function, "starts": starts}
         found = kernel(**{name: given[name] for name in asked})
-        if isinstance(found, MCMC | Mapping):
+        if isinstance(found, Mapping) or hasattr(found, "get_samples"):
             return from_numpyro(found, model, parameterisation)
-        if not is_pair(found) and not isinstance(found, MCMCKernel):
+        if not is_pair(found) and not is_kernel(found):
             if np.ndim(found) != 3:
                 raise BayesattnError(
                     "kernel must return a NumPyro kernel, an (init, step) pair, an MCMC that has run, or draws of shape"

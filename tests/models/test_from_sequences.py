@@ -1,0 +1,95 @@
+"""Models of sequences: `Model.from_sequences` finds classes, makes paths and keeps a test part."""
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+
+EXAMPLES = 10
+rng = np.random.default_rng(0)
+X = rng.normal(size=(EXAMPLES, 3, 2))
+ONE, TWO = (rng.dirichlet(np.ones(3), size=(EXAMPLES, heads, 3)) for heads in (2, 1))
+Y = rng.normal(size=EXAMPLES)
+THIRDS = np.arange(EXAMPLES) % 3
+
+
+def made(**changes):
+    return ba.Model.from_sequences(**{"x": X, "matrices": [ONE, TWO], "y": Y, "widths": 4} | changes)
+
+
+def test_paths_and_labels_are_those_of_the_same_sequences():
+    model = made(widths=(4, 5, 6), variances=(1.0, 2.0, 1.0, 1.0), temperature=0.3, seed=1)
+    paths = np.asarray(ba.attention.paths_from_matrices(X, [ONE, TWO]))
+    assert (model.examples, model.test_examples) == (8, 2)
+    assert model.architecture.widths == (4, 5, 6)
+    assert model.architecture.variances == (1.0, 2.0, 1.0, 1.0)
+    assert model.temperature == 0.3
+    found = np.concatenate([model.labels, model.test_labels])
+    places = [int(np.flatnonzero(label == Y)[0]) for label in found]
+    assert sorted(places) == [*range(EXAMPLES)]
+    np.testing.assert_allclose(np.concatenate([model.path_inputs, model.test_path_inputs]), paths[places])
+    np.testing.assert_array_equal(model.tokens.inputs, X[places[:8]])
+    np.testing.assert_allclose(model.tokens.matrices[0], ONE[places[:8]])
+
+
+def test_the_split_is_the_seeds():
+    assert made().fingerprint == made(seed=0).fingerprint != made(seed=1).fingerprint
+    assert made(test_share=0).test_path_inputs is None
+    assert made(test_share=0.5).examples == 5
+
+
+def test_masks_skips_and_one_layer_without_a_list():
+    mask = np.arange(3) < np.array([2, 3] * 5)[:, None]
+    padded = ONE * mask[:, None, None]
+    padded = padded / padded.sum(-1, keepdims=True)
+    model = made(matrices=padded, mask=mask, skips=(1.0,), readout="mean", test_share=0, head_names=[["a", "b"]])
+    np.testing.assert_allclose(
+        model.path_inputs, ba.attention.paths_from_matrices(X, [padded], "mean", mask, [True]), atol=1e-12
+    )
+    assert model.architecture.heads == (2,)
+    assert model.head_names == (("a", "b"),)
+    np.testing.assert_array_equal(model.tokens.mask, mask)
+
+
+CLASSES = np.where(THIRDS > 0, "yes", "no")
+ANSWERS = {
+    "numbers": (Y, None, Y),
+    "column": (Y[:, None], None, Y),
+    "columns": (np.stack([Y, Y + 1], 1), None, np.stack([Y, Y + 1], 1)),
+    "signs": (np.where(THIRDS > 0, 1, -1), None, np.where(THIRDS > 0, 1, -1)),
+    "two strings": (CLASSES, None, np.where(THIRDS > 0, 1, -1)),
+    "truth values": ((THIRDS > 0).tolist(), None, np.where(THIRDS > 0, 1, -1)),
+    "zero and one": ((THIRDS > 0).astype(int), None, np.where(THIRDS > 0, 1, -1)),
+    "three whole numbers": (THIRDS, ("0", "1", "2"), np.eye(3)[THIRDS]),
+    "three strings": (np.array(["a", "b", "c"])[THIRDS], ("a", "b", "c"), np.eye(3)[THIRDS]),
+    "one-hot": (ba.one_hot(THIRDS), ("0", "1", "2"), np.eye(3)[THIRDS]),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_classes_are_found(kind):
+    answers, names, labels = ANSWERS[kind]
+    model = made(y=answers, test_share=0)
+    assert model.output_names == names
+    np.testing.assert_array_equal(model.labels, labels)
+
+
+REFUSED = [
+    ({"y": Y[:5]}, "y must have an answer for each of 10 sequences, got 5"),
+    ({"y": None}, "y must be whole numbers or strings, one for each example, got None"),
+    ({"y": ["a"] * EXAMPLES}, r"y must be of two or more, all different, got \['a'\]$"),
+    ({"y": np.full(EXAMPLES, np.nan)}, r"y must be finite, got nan at index \(0,\)"),
+    ({"matrices": ONE[0]}, "matrices must be a list of one array per layer"),
+    ({"x": X[0]}, "x must have shape"),
+    ({"readout": "all"}, "readout must be one of 'last', 'first', 'mean', got 'all'"),
+    ({"test_share": 1}, "test_share must be at least 0 and below 1, got 1"),
+    ({"test_share": 0.99}, "test_share must leave sequences for training, got 0.99 of 10"),
+    ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+    ({"widths": (4, 4)}, "widths"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        made(**changes)
