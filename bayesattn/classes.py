@@ -142,10 +142,10 @@ def names_of_outputs(output_names: Checked, **labels: Checked) -> tuple[str, ...
 
 
 def doubtful_labels(name: str, labels: np.ndarray) -> str:
-    """Text of a warning if labels (P,) are valid but likely classes rather than values of a function; otherwise empty.
+    """Text of a warning if labels (P,) are valid but likely classes rather than values of a function; else empty.
 
-    Likely classes are two values without opposite signs, of more than two examples, or 3 to 20 different whole numbers from 0 to 100 that do not
-    all occur just once.
+    Likely classes are two values without opposite signs, of more than two examples, or 3 to 20 different whole numbers from
+    0 to 100 that do not all occur just once.
     """
     values = np.unique(labels)
     if len(values) == 2 < len(labels) and values[0] * values[1] >= 0:

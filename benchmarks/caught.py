@@ -210,52 +210,59 @@ def environment(requirements: tuple[str, ...]) -> Path:
     return python
 
 
-def result_of(name: str, requirement: str, seed: int) -> dict[str, Any]:
-    """Grade of a version's draws, and of first parts of them, from its file or made now."""
+def drawn(name: str, requirement: str, seed: int) -> Path:
+    """File of a version's draws, made now if it is missing; a file that says why there are none."""
     fault = FAULTS[name]
     stem = f"{name} {requirement} {seed}".replace(" ", "_").replace("=", "")
-    file, drawn, program = FOLDER / f"{stem}.json", FOLDER / f"{stem}.npz", FOLDER / f"{fault.reference}.py"
-    if file.exists():
-        return json.loads(file.read_text())
+    file, program, failed = FOLDER / f"{stem}.npz", FOLDER / f"{fault.reference}.py", FOLDER / f"{stem}.failed"
+    if file.exists() or failed.exists():
+        return file if file.exists() else failed
     if not program.exists():
         ba.reference.export(fault.reference, FOLDER, format="numpyro")
-    python = environment((requirement, *fault.others))
-    found: dict[str, Any] = {"minutes": None, "verdict": "failed", "z": None}
+    command = [environment((requirement, *fault.others)), "-W", "ignore", DRAWS]
     try:
-        command = [python, "-W", "ignore", DRAWS, fault.sampler, program, str(seed), drawn]
-        done = subprocess.run(command, check=False, timeout=MOST_SECONDS, capture_output=True, text=True)
-        sites = dict(np.load(drawn)) if done.returncode == 0 else {}
-        found["statement"] = "".join(done.stderr.splitlines()[-1:])
-        drawn.unlink(missing_ok=True)
-        if sites:
-            found |= graded(fault.reference, sites)
-    except (subprocess.TimeoutExpired, ValueError) as error:
-        found["statement"] = str(error)[:200]
-    file.write_text(json.dumps(found, indent=1))
-    print(name, requirement, seed, found["verdict"], found.get("z"), found["statement"], flush=True)
+        subprocess.run(
+            [*command, fault.sampler, program, str(seed), file], check=True, timeout=MOST_SECONDS, capture_output=True
+        )
+    except subprocess.SubprocessError as error:
+        output = getattr(error, "stderr", None) or b""
+        failed.write_text(f"{error}\n{output.decode()}")
+        return failed
+    return file
+
+
+def result_of(name: str, requirement: str, seed: int) -> dict[str, Any]:
+    """Grade of a version's draws, and the first part of them that is found biased."""
+    file, reference = drawn(name, requirement, seed), FAULTS[name].reference
+    found: dict[str, Any] = {"verdict": "failed", "statement": file.read_text() if file.suffix == ".failed" else ""}
+    if file.suffix == ".npz":
+        sites = dict(np.load(file))
+        minutes = float(sites.pop("seconds")) / 60
+        try:
+            found = graded(reference, sites) | {"minutes": minutes}
+        except ValueError as error:  # Draws that are not finite.
+            found = {"verdict": "failed", "statement": str(error), "minutes": minutes}
+    print(name, requirement, seed, found["verdict"], found.get("z"), found["statement"][:150], flush=True)
     return found
 
 
 def graded(reference: str, sites: dict[str, np.ndarray]) -> dict[str, Any]:
     """Grade of draws of the weights, and of first parts of them."""
-    seconds = float(sites.pop("seconds"))
     tree = ba.from_numpyro(sites, ba.reference.load(reference).model, "path")
     count, first = tree["posterior"].sizes["draw"], None
-    for share in SHARES:
+    found = ba.grade(tree, reference, level=testing.LEVEL)
+    for share in SHARES if found.verdict == BIASED else ():
         part = tree.isel(draw=slice(int(share * count)), missing_dims="ignore")
-        if ba.grade(part, reference, level=testing.LEVEL).verdict == BIASED:
+        # The level is shared out among the looks.
+        if ba.grade(part, reference, level=testing.LEVEL / len(SHARES)).verdict == BIASED:
             first = share
             break
-    found = ba.grade(tree, reference, level=testing.LEVEL)
-    worst = found.smallest_p.idxmin()
     return {
         "verdict": found.verdict,
         "statement": found.statement(),
-        "quantity": worst,
+        "quantity": found.smallest_p.idxmin(),
         "z": float(np.nanmax(np.abs(found.table["z"].to_numpy()))),
         "rhat": float(np.max(found.table["rhat"].to_numpy())),
-        "draws": len(found.values) * count,
-        "minutes": seconds / 60,
         "biased after": None if first is None else {"draws": int(first * count) * len(found.values), "share": first},
     }
 

@@ -232,28 +232,6 @@ def adjusted_mclmc() -> dict[str, Any]:
     return chains(make, thin=10, burn=0)
 
 
-def meads() -> dict[str, Any]:
-    """BlackJAX's GHMC with parameters by MEADS."""
-    import blackjax
-
-    key = jax.random.PRNGKey(int(SEED))
-    start_key, warmup_key, key = jax.random.split(key, 3)
-    vectors = jax.vmap(start)(jax.random.split(start_key, 64))
-    (states, parameters), _ = blackjax.meads_adaptation(log_density, 64).run(warmup_key, vectors, 2000)
-
-    def chain(state: Any, key: Any) -> Any:
-        step = blackjax.ghmc(log_density, **parameters).step
-
-        def kept(state: Any, key: Any) -> Any:
-            state, _ = jax.lax.scan(lambda state, key: (step(key, state)[0], None), state, jax.random.split(key, 10))
-            return state, state.position
-
-        return jax.lax.scan(kept, state, jax.random.split(key, DRAWS))[1]
-
-    some = jax.tree.map(lambda leaf: leaf[:CHAINS], states)
-    return jax.vmap(jax.vmap(unravel))(jax.jit(jax.vmap(chain))(some, jax.random.split(key, CHAINS)))
-
-
 def tempered_smc() -> dict[str, Any]:
     """BlackJAX's adaptive tempered SMC with HMC; each run is a chain."""
     import blackjax
@@ -362,13 +340,12 @@ SAMPLERS = {
     "old_hmc": old_hmc,
     "old_nuts": old_nuts,
     "adjusted_mclmc": adjusted_mclmc,
-    "meads": meads,
     "hammer": lambda: pints("EmceeHammerMCMC", 20, 400_000, 100),
-    "population": lambda: pints("PopulationMCMC", 4, 400_000, 50),
+    "population": lambda: pints("PopulationMCMC", 4, 200_000, 25),
     "relativistic": lambda: pints(
-        "RelativisticMCMC", 4, 80_000, 15, set_leapfrog_step_size=0.1, set_leapfrog_steps=10, set_speed_of_light=3.0
+        "RelativisticMCMC", 4, 120_000, 20, set_leapfrog_step_size=0.1, set_leapfrog_steps=10, set_speed_of_light=3.0
     ),
-    "dram": lambda: pints("DramACMC", 4, 100_000, 20),
+    "dram": lambda: pints("DramACMC", 4, 60_000, 12),
     "flowmc_hmc": flowmc_hmc,
     "tempered_smc": tempered_smc,
 }

@@ -93,6 +93,15 @@ def is_kernel(sampler: object) -> bool:
     return isinstance(sampler, MCMCKernel)
 
 
+def require_program(kernel: Any, program: Callable | None) -> None:
+    """Raise ValueError for a kernel that was built for another target than a program: it would be run on the program."""
+    if kernel._model is not program or program is None:
+        got = "potential_fn" if kernel._model is None else "another program"
+        raise BayesattnError(
+            f"kernel must be built for the program that it is given, an argument called program, got one of {got}"
+        )
+
+
 def require_stored_name(sampler: object) -> None:
     """Raise ValueError for a sampler that another process could not find again by its name."""
     if not isinstance(sampler, str):
@@ -142,6 +151,10 @@ class NumpyroKernel:
                 options["init_strategy"] = init_to_sample
             self.kernel: Any = sampler(program, **options)
         else:
+            if getattr(sampler, "_model", None) is None:
+                raise BayesattnError(
+                    "sampler must be built for a program, which is replaced by that of the model, got one of potential_fn"
+                )
             self.kernel = copy.copy(sampler)
             self.kernel._model = program
 

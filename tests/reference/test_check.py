@@ -1,6 +1,9 @@
 """Checks of samplers, and the assertion for test suites; what they make of draws is in `test_reference.py`."""
 
+from functools import partial
+
 import blackjax
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -63,6 +66,7 @@ KERNELS = {
     "name": ("hmc", lambda found: found == "hmc"),
     "instance": (NUTS(lambda: None, dense_mass=True), lambda found: isinstance(found, NUTS)),
     "of_program": (lambda program: HMC(program), lambda found: isinstance(found, HMC)),
+    "partial": (partial(NUTS, dense_mass=True), lambda found: isinstance(found, NUTS)),
     "pair": (adapted, lambda found: len(found) == 2 and callable(found.step)),
 }
 
@@ -86,6 +90,20 @@ def test_kernels_and_pairs_are_run_by_sample(kind, monkeypatch):
     }
 
 
+def test_arguments_with_defaults_are_given_too(monkeypatch):
+    seen = []
+
+    def mine(starts, draws=4000, key=None, *, steps=3):
+        seen.append((draws, jax.random.key_data(key).tolist(), steps))
+        return np.random.default_rng(0).normal(size=(len(starts), draws, starts.shape[1]))
+
+    for seed in (0, 1):
+        ba.reference.check(mine, ["one_head", "two_heads"], draws=50, seed=seed)
+    assert {draws for draws, _, _ in seen} == {50}
+    assert {steps for _, _, steps in seen} == {3}
+    assert len({str(key) for _, key, _ in seen}) == 4  # A key for each reference and seed.
+
+
 def test_a_function_may_return_sites():
     def sites(starts, draws):
         shapes = {"V_0": (6, 3), "V_1": (1, 6, 6), "a": (6,)}
@@ -96,9 +114,19 @@ def test_a_function_may_return_sites():
 
 NOT_A_KERNEL = "kernel must be a name, a NumPyro kernel, or a function whose arguments are some of program, log_density"
 REFUSED = [
+    ((max,), {}, NOT_A_KERNEL),
+    ((lambda program: NUTS(lambda: None),), {}, "kernel must be built for the program .*, got one of another program"),
+    (
+        (lambda starts: NUTS(potential_fn=jnp.sum),),
+        {},
+        "kernel must be built for the program .*, got one of potential_fn",
+    ),
+    ((NUTS(potential_fn=jnp.sum),), {}, "sampler must be built for a program, .*, got one of potential_fn"),
+    ((lambda draws: ([1], [2, 3]),), {}, "kernel must return a NumPyro kernel"),
+    (("nuts",), {"chains": 1}, "chains must be a whole number of at least 2, got 1"),
     ((3,), {}, NOT_A_KERNEL + ".*, got 3"),
     ((lambda x: x,), {}, NOT_A_KERNEL + ".*, got a function of x"),
-    ((lambda: 1,), {}, NOT_A_KERNEL + ".*, got a function of none"),
+    ((lambda: 1,), {}, NOT_A_KERNEL + ".*, got a function of none of them"),
     (
         (lambda draws: 3,),
         {},

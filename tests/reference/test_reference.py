@@ -14,8 +14,9 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.jobs.plots import grade_figure
 from bayesattn.questions.reference import posteriors
-from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT
+from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT, Grade
 from bayesattn.questions.reference.posteriors import FOLDER
+from bayesattn.questions.reference.truth import LEVELS, Estimates, Truth
 from benchmarks import reference_truths as make
 from tests.posteriors import exact_scalar_posterior
 from tests.statistics import likely, near
@@ -193,6 +194,36 @@ def test_gradients_of_thinned_draws_are_those_of_all(draws, two_heads):
         thinned.isel(draw=numbers[::-1]),
     ):
         assert ba.grade(uneven, "two_heads").gradients is None
+
+
+def test_chains_that_share_their_random_numbers_cannot_tell(draws):
+    """Nearly: each state of the second chain is close to that of the first, and no two are equal."""
+    rng = np.random.default_rng(0)
+
+    def shared(values):
+        first = values.isel(chain=0)
+        noise = 0.1 * float(values.std()) * rng.normal(size=values.sizes["draw"])
+        return values.where(values["chain"] != 1, first + xr.DataArray(noise, dims="draw"))
+
+    found = ba.grade(changed(draws, shared), "two_heads")
+    assert found.verdict == CANNOT_TELL
+    assert "chains move together, with a correlation of 0." in found.statement()
+
+
+def test_right_draws_that_miss_a_long_tail_are_not_called_biased():
+    """Their spread is too small, and with it the error that they state; right draws have that of the truth."""
+    values = 0.3 * np.random.default_rng(0).normal(size=(4, 120, 1))
+    quantiles = np.quantile(values, LEVELS)[None]
+    tiny = np.full(1, 1e-6)
+    spread = {"sd": np.ones(1), "sd_error": tiny, "below": np.array([LEVELS]), "below_error": np.full((1, 3), 1e-6)}
+
+    def verdict(off):
+        estimates = Estimates(mean=values.mean((0, 1)) + off, mean_error=tiny, **spread)
+        truth = Truth(["x"], estimates, quantiles, 0 * quantiles, estimates, "", np.full(1, 480.0), "")
+        return Grade(dataclasses.replace(ba.reference.load("one_head"), truth=truth), values, None, 0.5, 1e-4).verdict
+
+    assert verdict(0.18) == RIGHT
+    assert verdict(0.3) == BIASED
 
 
 def test_stuck_chains_cannot_tell(draws):

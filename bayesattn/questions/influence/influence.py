@@ -83,9 +83,10 @@ def influence(
       was sampled because Pareto k is above 0.7.
 
     Influences, and outputs_left_out, have their Monte Carlo standard error beside them, in a variable whose name ends in
-    "_error", from means over batches of neighbouring draws; NaN with fewer than four batches. With several outputs, outputs
-    have a further axis "output". The result's `.influence.table()` lists the examples that a prediction rests on; of a
-    dataset that was read from a file, once `bayesattn.questions.influence` is imported.
+    "_error", from means over batches of neighbouring draws; NaN with fewer than four batches. With more than 500 examples,
+    what varies given a draw is of every other draw. With several outputs, outputs have a further axis "output". The result's
+    `.influence.table()` lists the examples that a prediction rests on; of a dataset that was read from a file, once
+    `bayesattn.questions.influence` is imported.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.

@@ -2,8 +2,9 @@
 
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,7 +22,7 @@ from bayesattn.models.model import Model
 from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT, Grade, grade
 from bayesattn.questions.reference.posteriors import load
 from bayesattn.samplers import sample
-from bayesattn.samplers.external import is_kernel, is_pair
+from bayesattn.samplers.external import is_kernel, is_pair, require_program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,6 +94,9 @@ def check(
 ) -> SamplerCheck:
     """Does a sampler draw from the right distribution? It runs on reference posteriors, whose truth is known, and is graded.
 
+    Judged are U, f and the energy (`bayesattn.grade`), whatever is drawn. A fault that leaves these as they are, such as in
+    the signs of weights that are equivalent, is not seen.
+
     Args:
         kernel: a sampler as `bayesattn.sample` takes it, a name or a NumPyro kernel, such as `numpyro.infer.NUTS`; or a
             function whose arguments are some of
@@ -107,7 +111,7 @@ def check(
             that has run; or draws, an array of shape (chain, draw, coordinate).
         names: names of reference posteriors, of `bayesattn.reference.names()`; by default two_heads and heavy_tail.
         parameterisation: "collapsed", or "path" or "token" for all weights.
-        chains: number of chains.
+        chains: number of chains, at least 2.
         warmup: adaptation steps of each chain; a function that returns draws has its own.
         draws: draws of each chain.
         level: largest probability that a right sampler is called biased, all references together; below 1.
@@ -121,14 +125,15 @@ def check(
     """
     if positive("level", level) >= 1:
         raise BayesattnError(f"level must be a probability below 1, got {level:g}")
-    chains, warmup, draws = (
-        positive_integer(name, value) for name, value in (("chains", chains), ("warmup", warmup), ("draws", draws))
-    )
+    chains = positive_integer("chains", chains, 2)
+    warmup, draws = positive_integer("warmup", warmup), positive_integer("draws", draws)
     seed_number("seed", seed)
     chosen = (names,) if isinstance(names, str) else names
     chosen = BY_DEFAULT if chosen is None else entries("names", chosen, "a list of names of reference posteriors")
     if not chosen:
         raise BayesattnError("names must hold at least one name of a reference posterior, got none")
+    if isinstance(kernel, partial) and isinstance(kernel.func, type):
+        kernel = _of_program(kernel)
     job = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
     asked, references = _asked(kernel), {name: load(name) for name in chosen}
     grades, seconds = {}, {}
@@ -141,17 +146,25 @@ def check(
 
 
 def _asked(kernel: Checked) -> tuple[str, ...] | None:
-    """Names of the arguments of a function; None of what `bayesattn.sample` takes."""
+    """Names of those arguments of a function that it is given; None of what `bayesattn.sample` takes."""
     if isinstance(kernel, str | type) or is_kernel(kernel) or is_pair(kernel):
         return None
     advice = f"a name, a NumPyro kernel, or a function whose arguments are some of {', '.join(ARGUMENTS)}"
-    if not callable(kernel):
-        raise BayesattnError(f"kernel must be {advice}, got {shown(kernel)}")
-    parameters = inspect.signature(kernel).parameters.values()
-    needed = tuple(each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD)
-    if not needed or not {*needed} <= {*ARGUMENTS}:
-        raise BayesattnError(f"kernel must be {advice}, got a function of {', '.join(needed) or 'none'}")
-    return needed
+    try:
+        parameters = inspect.signature(kernel).parameters.values()
+    except (TypeError, ValueError):
+        raise BayesattnError(f"kernel must be {advice}, got {shown(kernel)}") from None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    given = tuple(each.name for each in parameters if each.name in ARGUMENTS and each.kind in by_name)
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+    if not given or not {*needed} <= {*given}:
+        raise BayesattnError(f"kernel must be {advice}, got a function of {', '.join(needed) or 'none of them'}")
+    return given
+
+
+def _of_program(kind: Callable) -> Callable:
+    """Function of a program, from a class of kernels with some of its options."""
+    return lambda program: kind(program)
 
 
 def _drawn(
@@ -171,11 +184,22 @@ def _drawn(
         found = kernel(**{name: given[name] for name in asked})
         if isinstance(found, Mapping) or hasattr(found, "get_samples"):
             return from_numpyro(found, model, parameterisation)
-        if not is_pair(found) and not is_kernel(found):
-            if np.ndim(found) != 3:
-                raise BayesattnError(
-                    "kernel must return a NumPyro kernel, an (init, step) pair, an MCMC that has run, or draws of shape"
-                    f" (chain, draw, coordinate), got {shown(found)}"
-                )
-            return from_vectors(found, model, parameterisation)
+        if is_kernel(found):
+            require_program(found, given.get("program"))
+        elif not is_pair(found):
+            return from_vectors(_array(found), model, parameterisation)
     return sample(model, found, parameterisation, keep=("order_parameter", "prediction"), progress=False, **job)
+
+
+def _array(found: Checked) -> Checked:
+    """Draws that a function returned; raises ValueError for what is none of what it may return."""
+    try:
+        axes = np.ndim(found)
+    except (TypeError, ValueError):  # Parts of different shapes, or keys.
+        axes = None
+    if axes != 3:
+        raise BayesattnError(
+            "kernel must return a NumPyro kernel, an (init, step) pair, an MCMC that has run, or draws of shape (chain,"
+            f" draw, coordinate), got {shown(found)}"
+        )
+    return found

@@ -32,6 +32,8 @@ MARGIN = 0.2
 """Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
 MOST_REPEATS = 0.1
 """Largest share of draws that also occur in another chain. Within a chain, samplers may return to earlier states."""
+MOST_TOGETHER = 6
+"""Largest mean correlation of two chains, in its errors if chains are independent."""
 SMALLEST_SPREAD = 0.01
 """Smallest ratio of standard deviations at which repeats count: fits that reach one optimum repeat by rounding."""
 LENGTHS = 20
@@ -77,7 +79,8 @@ class Grade(Described):
         quantiles, truth = self.reference.truth.quantiles, self.reference.truth.combined
         drawn = xr.DataArray(self.values, dims=(*CHAIN_AXES, "quantity"))
         found = moments(drawn)
-        error = np.hypot(found["error"], truth.mean_error)
+        # No smaller than the error of right draws: draws that happen to miss a long tail have too small a spread.
+        error = np.hypot(np.fmax(found["error"], truth.sd / np.sqrt(found["ess"])), truth.mean_error)
         shares = moments((drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))).astype(float))
         # A share has the error of right draws. An error estimated from few draws below a level is too small, and undefined
         # if there are none.
@@ -125,6 +128,13 @@ class Grade(Described):
         if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
             return ["the same draws occur in several chains: pass each chain once"]
         rhat, ess = table["rhat"].to_numpy(), table["ess"].to_numpy()
+        together = _correlation(self.values)
+        pairs = len(self.values) * (len(self.values) - 1) / 2
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(together) * np.sqrt(pairs * ess / len(self.values)) < MOST_TOGETHER
+        if np.isfinite(together).all() and not apart.all() and np.isfinite(ess).all():
+            largest = together[np.abs(together).argmax()]
+            return [f"chains move together, with a correlation of {largest:.2f}: give each a random key of its own"]
         return doubts_about("the quantities", len(self.values), rhat, ess, self.round_trips)
 
     @property
@@ -222,6 +232,12 @@ def _recorded(steps: xr.DataArray, thin: int) -> int | None:
     if len(between) != 1 or between[0] < 1 or between[0] % thin or not np.isfinite(steps.values).all():
         return None
     return int(steps.sum()) * int(between[0])
+
+
+def _correlation(values: Float[np.ndarray, "chain draw quantity"]) -> Float[np.ndarray, " quantity"]:
+    """Mean correlation of two chains at equal numbers of draws, of each quantity."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (values.sum(0).var(0) / values.var(1).sum(0) - 1) / (len(values) - 1)
 
 
 def _repeated(values: Float[np.ndarray, "chain draw"]) -> float:
