@@ -1,6 +1,7 @@
 """Assertions for test suites of samplers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from bayesattn.questions.reference.checking import check
 from bayesattn.questions.reference.grading import RIGHT
@@ -12,15 +13,7 @@ MOST_ROWS = 3
 
 
 def assert_right(
-    kernel: object,
-    names: str | Sequence[str] | None = None,
-    *,
-    parameterisation: str = "collapsed",
-    chains: int = 4,
-    warmup: int = 1000,
-    draws: int = 4000,
-    level: float = LEVEL,
-    seed: int = 0,
+    kernel: object, names: str | Sequence[str] | None = None, *, level: float = LEVEL, seed: int = 0, **settings: Any
 ) -> None:
     """Raise AssertionError unless a sampler is shown to draw from reference posteriors rightly.
 
@@ -28,24 +21,14 @@ def assert_right(
     differ, fail too. The error says which quantities are off and by how much.
     """
     __tracebackhide__ = True
-    found = check(
-        kernel,
-        names,
-        parameterisation=parameterisation,
-        chains=chains,
-        warmup=warmup,
-        draws=draws,
-        level=level,
-        seed=seed,
-    )
+    found = check(kernel, names, level=level, seed=seed, **settings)
     if found.verdict == RIGHT:
         return
     lines = [f"the sampler is not shown to be right ({found.verdict}), seed {seed}:"]
     for name, each in found.grades.items():
         lines.append(f"{name}: {each.statement()}")
         if each.verdict != RIGHT:
-            worst = each.table.loc[
-                each.smallest_p.nsmallest(MOST_ROWS).index, ["mean", "truth", "bias", "error", "z", "ess"]
-            ]
-            lines += worst.to_string(float_format="{:.3g}".format).splitlines()
+            worst = each.table.loc[each.smallest_p.nsmallest(MOST_ROWS).index]
+            columns = ["mean", "truth", "bias", "error", "z", "ess"]
+            lines += worst[columns].to_string(float_format="{:.3g}".format).splitlines()
     raise AssertionError("\n".join(lines))

@@ -110,7 +110,7 @@ def check(
             and which returns a NumPyro kernel; an (init, step) pair, as BlackJAX's algorithms are; a `numpyro.infer.MCMC`
             that has run; or draws, an array of shape (chain, draw, coordinate).
         names: names of reference posteriors, of `bayesattn.reference.names()`; by default two_heads and heavy_tail.
-        parameterisation: "collapsed", or "path" or "token" for all weights.
+        parameterisation: "collapsed", or "path" for all weights.
         chains: number of chains, at least 2.
         warmup: adaptation steps of each chain; a function that returns draws has its own.
         draws: draws of each chain.
