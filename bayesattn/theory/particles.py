@@ -217,11 +217,13 @@ def systematic(key: Key[Array, ""], weights: Numbers, count: int) -> np.ndarray:
 def metric_factor(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Lower triangular L with L L^T the covariance of weighted points, shrunk towards its diagonal if they are few.
 
-    With many coordinates, the standard deviations.
+    With many coordinates, or some in which the points do not differ, the standard deviations, 1 where they do not.
     """
     centred = points - weights @ points
-    if points.shape[1] > MOST_COORDINATES_FOR_DENSE_METRIC:
-        return np.sqrt(weights @ centred**2)
+    variances = weights @ centred**2
+    differ = variances > ROUNDING * (weights @ points**2)
+    if points.shape[1] > MOST_COORDINATES_FOR_DENSE_METRIC or not differ.all():
+        return np.sqrt(np.where(differ, variances, 1.0))
     return _factor((centred.T * weights) @ centred, np.sum(weights**2))
 
 
