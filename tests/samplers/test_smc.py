@@ -74,7 +74,7 @@ def test_the_metric_of_an_island_is_from_others():
         assert metric == pytest.approx(np.diag(np.diag(metric)))
         assert np.diag(metric)[1] == 1.0
         assert np.diag(metric)[0] != 1.0
-    assert metric_factor(copies.reshape(-1, 3), np.full(24, 1 / 24)) == pytest.approx(np.ones(3))
+    assert metric_factor(copies[0], np.full(6, 1 / 6)) == pytest.approx(np.ones(3))
     assert metric_factor(points[0], np.eye(6)[0]) == pytest.approx(np.ones(3))
     deviations = metric_factor(points[0], np.full(6, 1 / 6))
     assert deviations == pytest.approx([points[0, :, 0].std(), 1.0, points[0, :, 2].std()])
