@@ -253,8 +253,9 @@ class Model(NetworkPosterior):
         variances = (1.0,) * (len(heads) + 2) if variances is None else variances
         shape: tuple[Any, ...] = (heads, each, variances, skips)
         arch = Architecture(*shape, outputs=outputs)
-        paths = fixed_attention.paths_from_matrices(
-            inputs, attention, readout, tokens, [skip > 0 for skip in arch.skips], renormalise=renormalise
+        skipped = [skip > 0 for skip in arch.skips]
+        paths = np.asarray(
+            fixed_attention.paths_from_matrices(inputs, attention, readout, tokens, skipped, renormalise=renormalise)
         )
         own = None if tokens is None else tokens[training]
         return cls(

@@ -91,25 +91,37 @@ def test_kernels_and_pairs_are_run_by_sample(kind, monkeypatch):
 
 
 def test_arguments_with_defaults_are_given_too(monkeypatch):
+    """A function has a key for each reference and seed."""
     seen = []
 
-    def mine(starts, draws=4000, key=None, *, steps=3):
-        seen.append((draws, jax.random.key_data(key).tolist(), steps))
-        return np.random.default_rng(0).normal(size=(len(starts), draws, starts.shape[1]))
+    def mine(draws=4000, key=None, *, steps=3):
+        seen.append((draws, str(jax.random.key_data(key)), steps))
+        return np.zeros((4, draws, 2))
 
+    monkeypatch.setattr(checking, "from_vectors", lambda vectors, model, parameterisation: None)
+    monkeypatch.setattr(checking, "grade", lambda tree, name, level: None)
     for seed in (0, 1):
         ba.reference.check(mine, ["one_head", "two_heads"], draws=50, seed=seed)
-    assert {draws for draws, _, _ in seen} == {50}
-    assert {steps for _, _, steps in seen} == {3}
-    assert len({str(key) for _, key, _ in seen}) == 4  # A key for each reference and seed.
+    assert {(draws, steps) for draws, _, steps in seen} == {(50, 3)}
+    assert len({key for _, key, _ in seen}) == 4
 
 
-def test_a_function_may_return_sites():
-    def sites(starts, draws):
-        shapes = {"V_0": (6, 3), "V_1": (1, 6, 6), "a": (6,)}
-        return {name: np.ones((len(starts), draws, *shape)) for name, shape in shapes.items()}
+class Run:
+    """As `numpyro.infer.MCMC` after a run."""
 
-    assert ba.reference.check(sites, "one_head", parameterisation="path", draws=500).verdict == CANNOT_TELL
+    def get_samples(self):
+        return {}
+
+
+@pytest.mark.parametrize("found", [{"a": 1}, Run()], ids=["sites", "mcmc"])
+def test_a_function_may_return_sites_or_what_has_them(found, monkeypatch):
+    seen = []
+    monkeypatch.setattr(checking, "from_numpyro", lambda *arguments: seen.append(arguments))
+    monkeypatch.setattr(checking, "grade", lambda tree, name, level: None)
+    ba.reference.check(lambda draws: found, "one_head", parameterisation="path")
+    (((given, _, parameterisation)),) = seen
+    assert given is found
+    assert parameterisation == "path"
 
 
 NOT_A_KERNEL = "kernel must be a name, a NumPyro kernel, or a function whose arguments are some of program, log_density"
