@@ -342,8 +342,8 @@ def page(found: dict[str, list[list[dict[str, Any]]]], file: Path) -> None:
         quantities = sorted({each["quantity"] for each in faulty if each["verdict"] == BIASED})
         rows.append(
             f"| {name} | {fault.what} {fault.source} | {fault.reference} | {fault.faulty.split('==')[1]}:"
-            f" {shown(faulty)}; |z| {middle(faulty, 'z'):.1f} | {fault.mended.split('==')[1]}: {shown(mended)};"
-            f" |z| {middle(mended, 'z'):.1f} | {needed} | {', '.join(quantities) or '-'} |"
+            f" {shown(faulty)}; z {middle(faulty, 'z'):.1f} | {fault.mended.split('==')[1]}: {shown(mended)};"
+            f" z {middle(mended, 'z'):.1f} | {needed} | {', '.join(quantities) or '-'} |"
         )
     minutes = sum(each.get("minutes") or 0 for pair in found.values() for results in pair for each in results)
     counted = alarms() if (FOLDER / "alarms.json").exists() else None
@@ -384,7 +384,7 @@ def page(found: dict[str, list[list[dict[str, Any]]]], file: Path) -> None:
 
 INTRODUCTION = """# Would it have been caught?
 
-Sampler libraries have shipped faults that raise no error: chains look well, R-hat is 1.00, and the law is wrong. Here are
+Sampler libraries have shipped faults that raise no error: chains look well, R-hat is near 1, and the law is wrong. Here are
 faults that were later mended, each in the version that had it and in the one that mended it, installed side by side, and
 [graded](howto/grading.md) on a neural network whose posterior is known.
 
@@ -394,8 +394,8 @@ uv run python benchmarks/caught.py --alarms --page docs/caught.md
 
 makes this page; {count} versions, {seeds} seeds of each, drew for {minutes:.0f} minutes. All draw the weights of a network:
 18 of heavy_tail, 7 of width_one, which has modes of either sign. A right sampler is called biased with a probability of at
-most 1e-4, as by `assert_right`. |z| is that of the mean that is off most, of some twenty, in Monte Carlo errors: up to 4 is
-chance. *Needed* is the smallest first part of the draws that is found biased, of all chains, and its share of the time.
+most 1e-4, as by `assert_right`. z is the mean that is off most, of some twenty, in Monte Carlo errors: up to 4 is chance.
+ *Needed* is the smallest first part of the draws that is found biased, of all chains, and its share of the time.
 Steps and lengths are set by hand, so that the mended version mixes.
 
 **Found: {found} of {real}.** Called biased of the mended versions: {still}.
@@ -417,7 +417,7 @@ NOTES = {
     "PINTS DRAM": "hardly moves with the fault: chains differ, so the verdict is *cannot tell*, which fails an assertion"
     " too. The mended version is biased: its second stage adds the acceptance probability of the first where Haario et al."
     " (2006) subtract it, and leaves out the density of the first proposal.",
-    "PINTS relativistic": "moves slowly: the mended version takes longer than this to be called right.",
+    "PINTS relativistic": "moves slowly: some seeds of the mended version would take longer to be called right.",
 }
 """What is to say about faults that were not found, and about mended versions that are not right."""
 ALARMS = """
