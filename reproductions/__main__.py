@@ -7,9 +7,9 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from bayesattn._util.compiled import keep_compiled
 from bayesattn._util.files import user_path
 from bayesattn._util.text import duration
-from bayesattn._util.compiled import keep_compiled
 from bayesattn.jobs.cli.screen import CANNOT_TELL, FAILS, HOLDS, bars, errors, print_json, say_where
 from reproductions.compiled import compile_quickly
 from reproductions.registry import PAPERS, ROWS
