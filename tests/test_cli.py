@@ -10,6 +10,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pandas
 import platformdirs
@@ -443,13 +444,16 @@ def test_importing_it_imports_what_sampling_needs():
 
 
 def test_compiled_programs_are_kept_in_the_users_cache_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiled, "_tell", lambda jax: None)
+    monkeypatch.setattr(compiled, "_loaded_jax", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
     assert keep_compiled() is None
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "_loaded_jax", lambda: jax)  # Whose cache is that of the tests.
+        assert keep_compiled() is None
     folder = keep_compiled()
     assert [folder] == [*(tmp_path / "bayesattn").iterdir()]
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
@@ -470,6 +474,7 @@ def test_whoever_has_no_place_for_a_cache_does_without(monkeypatch, tmp_path):
         raise RuntimeError("could not determine the home directory for '~/.cache'")
 
     (tmp_path / "file").touch()
+    monkeypatch.setattr(compiled, "_loaded_jax", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     keep_compiled()

@@ -6,7 +6,7 @@ import platform
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import platformdirs
 
@@ -20,13 +20,14 @@ def keep_compiled() -> Path | None:
     """Keep compiled programs in the user's cache folder, for this process and those that come after it.
 
     Most of the first seconds of a session are spent on compilation. Programs of up to 1 GiB are kept; those used least
-    recently are deleted first. JAX's own environment variables have priority: with JAX_COMPILATION_CACHE_DIR set, or with
-    JAX_ENABLE_COMPILATION_CACHE=false, nothing changes. The command `bayesattn` keeps its programs without being asked.
+    recently are deleted first. JAX's own settings have priority: where it has a cache already (JAX_COMPILATION_CACHE_DIR), or
+    with JAX_ENABLE_COMPILATION_CACHE=false, nothing changes. The command `bayesattn` keeps its programs without being asked.
 
     Returns:
         The folder; None if nothing changes, or if no folder is writable.
     """
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    jax = _loaded_jax()
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or (jax is not None and jax.config.jax_compilation_cache_dir):
         return None
     # Compiled programs are for one kind of processor, but several machines may share a home directory.
     with suppress(OSError, RuntimeError):  # Skip caching if no directory is writable, or there is no home directory.
@@ -38,13 +39,18 @@ def keep_compiled() -> Path | None:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", LEAST_COMPILE_SECONDS)
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", MOST_CACHE_BYTES)
-        if "jax" in sys.modules:
-            _tell(sys.modules["jax"])
+        if jax is not None:
+            _tell(jax)
         return folder
     return None
 
 
-def _tell(jax: ModuleType) -> None:
+def _loaded_jax() -> Any:
+    """JAX if it has been imported, else None."""
+    return sys.modules.get("jax")
+
+
+def _tell(jax: Any) -> None:
     """Give JAX, which reads the environment when it is imported, the values that are there now."""
     from jax.experimental.compilation_cache import compilation_cache
 
