@@ -20,8 +20,9 @@ def keep_compiled() -> Path | None:
     """Keep compiled programs in the user's cache folder, for this process and those that come after it.
 
     Most of the first seconds of a session are spent on compilation. Programs of up to 1 GiB are kept; those used least
-    recently are deleted first. JAX's own settings have priority: where it has a cache already (JAX_COMPILATION_CACHE_DIR), or
-    with JAX_ENABLE_COMPILATION_CACHE=false, nothing changes. The command `bayesattn` keeps its programs without being asked.
+    recently are deleted first. JAX's own settings have priority: where it has a cache already, by JAX_COMPILATION_CACHE_DIR
+    or else, or with JAX_ENABLE_COMPILATION_CACHE=false, nothing changes. The command `bayesattn` keeps its programs without
+    being asked.
 
     Returns:
         The folder; None if nothing changes, or if no folder is writable.
