@@ -296,11 +296,11 @@ def test_weighted_prior_draws_have_the_moments_of_quadrature(seeds, batches):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", NAMES)
 def test_level_of_grades(name):
-    """NUTS on each reference, three seeds: none is called biased; with 17 references, 0.5 false alarms are expected."""
+    """NUTS on each reference, three seeds. At a level of 1 %, 0.5 false alarms of 51 grades would be expected."""
     model = ba.reference.load(name).model
     for seed in (1, 2, 3):
         found = ba.grade(ba.sample(model, chains=4, warmup=500, draws=2000, seed=seed, progress=False), name)
-        assert found.verdict != BIASED, found.statement()
+        likely(min(1.0, found.smallest_p.min() * found.tests))
 
 
 def test_differing_routes_are_not_written(tmp_path, monkeypatch):
