@@ -423,7 +423,7 @@ NOTES = {
 ALARMS = """
 ## False alarms, and power
 
-`assert_right` draws {default} times {chains} draws of two references and calls them biased at a level of 1e-4.
+`assert_right` takes {chains} chains of {default} draws of two references, and calls them biased at a level of 1e-4.
 In {calls:,} cases of right draws (HMC, tuned for each chain), {biased} were called biased, and {not_right} not right; 0
 means below 3 in 1,000 with a probability of 95 %. At a temperature that is 5 % too high, {found} of {power_calls} were
 found: by two_heads alone {two_heads}, by heavy_tail alone {heavy_tail}.
