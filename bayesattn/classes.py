@@ -109,8 +109,8 @@ def labels_of(name: str, answers: Checked) -> tuple[np.ndarray, tuple[str, ...] 
         return answers.labels, answers.names
     array = np.asarray(readable(answers))
     array = array[:, 0] if array.shape[1:] == (1,) else array
-    numbers = array.dtype.kind in "iuf"
-    if array.dtype.kind == "f" or (numbers and (array.ndim != 1 or not doubtful_labels(name, array))):
+    kind = array.dtype.kind
+    if kind == "f" or (kind in "iu" and (array.ndim != 1 or not doubtful_labels(name, array))):
         return finite(name, array.astype(float)), None  # The model warns of numbers that look like classes.
     found = _one_hot(name, answers)
     if len(found.names) == 2:

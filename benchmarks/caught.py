@@ -12,7 +12,6 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -272,7 +271,6 @@ def alarms() -> dict[str, Any]:
     file = FOLDER / "alarms.json"
     if file.exists():
         return json.loads(file.read_text())
-    begun = time.perf_counter()
     right = verdicts(CALLS, 1.0)
     off = verdicts(POWER_CALLS, 1.05)
     found = {
@@ -282,7 +280,6 @@ def alarms() -> dict[str, Any]:
         "power calls": POWER_CALLS,
         "found": int(np.any(off == BIASED, axis=0).sum()),
         "found by": {name: int((each == BIASED).sum()) for name, each in zip(BY_DEFAULT, off, strict=True)},
-        "minutes": (time.perf_counter() - begun) / 60,
     }
     file.write_text(json.dumps(found, indent=1))
     return found

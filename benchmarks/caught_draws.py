@@ -145,34 +145,17 @@ def irmh() -> dict[str, Any]:
     return chains(make, thin=200, burn=10_000)
 
 
-def old_hmc() -> dict[str, Any]:
-    """HMC of the first versions of BlackJAX."""
-    import blackjax
+def first_versions(name: str, step: float, most: int, thin: int) -> dict[str, Any]:
+    """HMC or NUTS of the first versions of BlackJAX, whose interfaces differ."""
+    module = importlib.import_module(f"blackjax.{name}")
+    parameters = getattr(module, f"{name.upper()}Parameters", None)
 
     def make(vector: Any, key: Any) -> Any:
         potential, scale = lambda each: -log_density(each), jnp.ones(len(vector))
-        if hasattr(blackjax.hmc, "HMCParameters"):
-            kernel = blackjax.hmc.kernel(potential, blackjax.hmc.HMCParameters(0.08, 12, scale))
-        else:
-            kernel = blackjax.hmc.kernel(potential, 0.08, scale, 12)
-        return lambda each: blackjax.hmc.new_state(each, potential), kernel
+        settings = (step, scale, most) if parameters is None else (parameters(step, most, scale),)
+        return lambda each: module.new_state(each, potential), module.kernel(potential, *settings)
 
-    return chains(make, thin=5, burn=1000)
-
-
-def old_nuts() -> dict[str, Any]:
-    """NUTS of the first versions of BlackJAX."""
-    import blackjax.nuts
-
-    def make(vector: Any, key: Any) -> Any:
-        potential, scale = lambda each: -log_density(each), jnp.ones(len(vector))
-        if hasattr(blackjax.nuts, "NUTSParameters"):
-            kernel = blackjax.nuts.kernel(potential, blackjax.nuts.NUTSParameters(0.1, 8, scale))
-        else:
-            kernel = blackjax.nuts.kernel(potential, 0.1, scale, 8)
-        return lambda each: blackjax.nuts.new_state(each, potential), kernel
-
-    return chains(make, thin=1, burn=1000)
+    return chains(make, thin=thin, burn=1000)
 
 
 def adjusted_mclmc() -> dict[str, Any]:
@@ -337,8 +320,8 @@ SAMPLERS = {
     "ess": lambda: ensemble("ESS"),
     "mala": mala,
     "irmh": irmh,
-    "old_hmc": old_hmc,
-    "old_nuts": old_nuts,
+    "old_hmc": lambda: first_versions("hmc", 0.08, 12, thin=5),
+    "old_nuts": lambda: first_versions("nuts", 0.1, 8, thin=1),
     "adjusted_mclmc": adjusted_mclmc,
     "hammer": lambda: pints("EmceeHammerMCMC", 20, 400_000, 100),
     "population": lambda: pints("PopulationMCMC", 4, 200_000, 25),

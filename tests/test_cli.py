@@ -19,7 +19,6 @@ from typer.main import get_command
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn._util import compiled
 from bayesattn._util.compiled import keep_compiled
 from bayesattn._util.progress import Bars
 from bayesattn.checks.comparison import Compared
@@ -444,7 +443,7 @@ def test_importing_it_imports_what_sampling_needs():
 
 
 def test_compiled_programs_are_kept_in_the_users_cache_folder(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiled, "_loaded_jax", lambda: None)
+    monkeypatch.setitem(sys.modules, "jax", None)  # As if it were not imported yet.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
     assert keep_compiled() is None
@@ -452,7 +451,7 @@ def test_compiled_programs_are_kept_in_the_users_cache_folder(monkeypatch, tmp_p
     assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "_loaded_jax", lambda: jax)  # Whose cache is that of the tests.
+        patch.setitem(sys.modules, "jax", jax)  # Whose cache is that of the tests.
         assert keep_compiled() is None
     folder = keep_compiled()
     assert [folder] == [*(tmp_path / "bayesattn").iterdir()]
@@ -474,7 +473,7 @@ def test_whoever_has_no_place_for_a_cache_does_without(monkeypatch, tmp_path):
         raise RuntimeError("could not determine the home directory for '~/.cache'")
 
     (tmp_path / "file").touch()
-    monkeypatch.setattr(compiled, "_loaded_jax", lambda: None)
+    monkeypatch.setitem(sys.modules, "jax", None)  # As if it were not imported yet.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     keep_compiled()

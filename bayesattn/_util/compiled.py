@@ -21,13 +21,13 @@ def keep_compiled() -> Path | None:
 
     Most of the first seconds of a session are spent on compilation. Programs of up to 1 GiB are kept; those used least
     recently are deleted first. JAX's own settings have priority: where it has a cache already, by JAX_COMPILATION_CACHE_DIR
-    or else, or with JAX_ENABLE_COMPILATION_CACHE=false, nothing changes. The command `bayesattn` keeps its programs without
-    being asked.
+    or else, nothing changes, and with JAX_ENABLE_COMPILATION_CACHE=false nothing is kept. The command `bayesattn` keeps its
+    programs without being asked.
 
     Returns:
         The folder; None if nothing changes, or if no folder is writable.
     """
-    jax = _loaded_jax()
+    jax = sys.modules.get("jax")
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or (jax is not None and jax.config.jax_compilation_cache_dir):
         return None
     # Compiled programs are for one kind of processor, but several machines may share a home directory.
@@ -44,11 +44,6 @@ def keep_compiled() -> Path | None:
             _tell(jax)
         return folder
     return None
-
-
-def _loaded_jax() -> Any:
-    """JAX if it has been imported, else None."""
-    return sys.modules.get("jax")
 
 
 def _tell(jax: Any) -> None:

@@ -294,13 +294,17 @@ def test_weighted_prior_draws_have_the_moments_of_quadrature(seeds, batches):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", NAMES)
-def test_level_of_grades(name):
-    """NUTS on each reference, three seeds. At a level of 1 %, 0.5 false alarms of 51 grades would be expected."""
-    model = ba.reference.load(name).model
-    for seed in (1, 2, 3):
-        found = ba.grade(ba.sample(model, chains=4, warmup=500, draws=2000, seed=seed, progress=False), name)
-        likely(min(1.0, found.smallest_p.min() * found.tests))
+def test_level_of_grades():
+    """NUTS on each reference, three seeds: none is called biased at a level of 1 % of all, and few at 1 % each."""
+    levels = []
+    for name in NAMES:
+        model = ba.reference.load(name).model
+        for seed in (1, 2, 3):
+            found = ba.grade(ba.sample(model, chains=4, warmup=500, draws=2000, seed=seed, progress=False), name)
+            assert "chains move together" not in found.statement()
+            levels.append(found.smallest_p.min() * found.tests)
+    assert min(levels) > 0.01 / len(levels)
+    assert stats.binom(len(levels), 0.01).sf(np.sum(np.array(levels) < 0.01) - 1) > 0.01
 
 
 def test_differing_routes_are_not_written(tmp_path, monkeypatch):

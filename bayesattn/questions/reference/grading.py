@@ -128,12 +128,11 @@ class Grade(Described):
         if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
             return ["the same draws occur in several chains: pass each chain once"]
         rhat, ess = table["rhat"].to_numpy(), table["ess"].to_numpy()
-        together = _correlation(self.values)
-        pairs = len(self.values) * (len(self.values) - 1) / 2
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(together) * np.sqrt(pairs * ess / len(self.values)) < MOST_TOGETHER
-        if np.isfinite(together).all() and not apart.all() and np.isfinite(ess).all():
-            largest = together[np.abs(together).argmax()]
+        together, chains = _correlation(self.values), len(self.values)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = MOST_TOGETHER / np.sqrt(ess * (chains - 1) / 2)  # Of chains (chains - 1) / 2 pairs.
+        if np.any(np.abs(together) > most):  # Neither of one chain, nor of draws that have no effective number.
+            largest = together[np.nanargmax(np.abs(together))]
             return [f"chains move together, with a correlation of {largest:.2f}: give each a random key of its own"]
         return doubts_about("the quantities", len(self.values), rhat, ess, self.round_trips)
 
