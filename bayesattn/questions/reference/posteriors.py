@@ -65,6 +65,7 @@ POSTERIORS = {
     "hidden_markov": Definition(
         "the built-in task of 100 examples at N = 10", (2, 2), (10, 10, 10), Gaussian(0.01), 100, 231, route=PATH
     ),
+    "three_weights": Definition("three weights, for samplers of few dimensions", (1,), (1, 1), Gaussian(0.5), 4, 1),
 }
 """Reference posteriors by name."""
 
