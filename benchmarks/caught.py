@@ -392,7 +392,8 @@ uv run python benchmarks/caught.py --alarms --page docs/caught.md
 makes this page; {count} versions, {seeds} seeds of each, drew for {minutes:.0f} minutes. All draw the weights of a network:
 18 of heavy_tail, 7 of width_one, which has modes of either sign, or 3 of three_weights, for samplers that move slowly in
 more. A right sampler is called biased with a probability of at most 1e-4, as by `assert_right`. z is the mean that is off
-most, of some twenty, in Monte Carlo errors: up to 4 is chance. *Needed* is the smallest first part of the draws that is found biased, of all chains, and its share of the time.
+most, of some twenty, in Monte Carlo errors: up to 4 is chance. *Needed* is the smallest first part of the draws that is
+found biased, of all chains, and its share of the time.
 Steps and lengths are set by hand, so that the mended version mixes.
 
 **Found: {found} of {real}.** Called biased of the mended versions: {still}.

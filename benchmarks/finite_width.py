@@ -33,6 +33,12 @@ def main(file: str) -> None:
         WIDTHS, [100 * each.draws for each in accuracies], errors, fmt="o", color=colors.orange, label="draws"
     )
     left.axhline(100 * accuracies[0].gp, color=colors.grey, linestyle="--", label="infinite width (GP limit)")
+    for (name, limit), place in zip(accuracies[0].gp_of_groups.items(), ("top", "bottom"), strict=True):
+        left.axhline(100 * limit, color=colors.grey, linestyle=":", linewidth=1.2)
+        left.text(
+            WIDTHS[-1], 100 * limit, name.removesuffix(" paths"), ha="right", va=place, fontsize=9.5, color=colors.grey
+        )
+    left.plot([], [], color=colors.grey, linestyle=":", linewidth=1.2, label="infinite width, these paths only")
     left.set(ylabel="test accuracy (%)", title="Narrow networks are better", ylim=(80.5, 97.5))
     right.plot(curve, [each.order_parameter[0, 0] for each in solved], color=colors.blue, label="theory: saddle point")
     corrected = [each.corrected[0, 0] for each in found]

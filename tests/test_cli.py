@@ -27,7 +27,7 @@ from bayesattn.checks.theory_predictions import predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs import cli
 from bayesattn.jobs.cli import screen
-from bayesattn.jobs.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES, _entries_shown, _print_entries
+from bayesattn.jobs.cli.validate import _print_entries
 from bayesattn.jobs.plots import style
 from bayesattn.questions import calibration
 from bayesattn.tasks.load import ready_models
@@ -164,22 +164,6 @@ def entries_of(out):
     return [(entry, float(z)) for entry, z in rows]
 
 
-def test_entries_that_tell_something_are_those_that_differ_or_lie_farthest():
-    count = 16
-    pairs = np.tril_indices(count)
-    different, off = np.zeros(len(pairs[0])), np.flatnonzero(pairs[0] != pairs[1])
-    different[off[[3, 50, 70, 80, 90]]] = 0.2, -0.5, 0.3, 5.0, -9.0
-    ones = np.ones(len(different))
-    some, none, every = (
-        Compared([""] * len(ones), difference, 0.1 * ones, 100 * ones, 0 * ones, ones, 0.01, 0.01)
-        for difference in (different, different / 50, ones)
-    )
-    assert set(np.flatnonzero(~some.agrees)) == set(off[[50, 80, 90]])
-    told = {*np.flatnonzero(pairs[0] == pairs[1]), *off[[50, 80, 90]]}
-    assert set(_entries_shown(some, pairs)) == set(_entries_shown(none, pairs)) == told
-    assert count < len(_entries_shown(every, pairs)) <= count + MOST_DIFFERING_ENTRIES + FARTHEST_ENTRIES
-
-
 def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
     """As of fewer than four draws a chain: no entry is said to differ, and nothing is "nan"."""
     unknown, two = np.full(3, np.nan), np.full((2, 2), np.nan)
@@ -188,7 +172,7 @@ def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
     draws = {"error": two, "rhat": two, "ess": two, "tail_ess": two, "model": SimpleNamespace(row_names=["one", "two"])}
     found = SimpleNamespace(width=8, entries=entries, pareto_k=two, **theory, **draws)
     found.summary = lambda: Validation.summary(found)
-    _print_entries([found], True)
+    _print_entries([found])
     table = capsys.readouterr().out.split("z: draws minus")[0]
     assert table.count("± n/a") == 3
     assert "nan" not in table
@@ -198,16 +182,24 @@ def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
 def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch, unpainted):
     command = ("validate", "small.toml", "--width", "8", *QUICK)
     # So few draws show agreement within a wide margin only.
-    out = shown(*command, "--width", "40", "--margin", "0.3", "--draws", "600")
+    out = shown(*command, "--width", "40", "--margin", "0.3", "--draws", "600", "--all")
     assert out.count("McNemar p = ") == out.count("kernel-target alignment") == 2
-    assert "It holds to within" in out
-    # Of ten entries at each width, those on the diagonal and the three farthest from the theory.
-    assert len(entries_of(out)) == 2 * 7
-    assert {"1,1", "2,2", "3,3", "4,4"} <= {entry for entry, _ in entries_of(out)[:7]}
+    assert len(entries_of(out)) == 2 * 10
     folder = tmp_path / "out" / "validate-small"
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     content = json.loads((folder / "result.json").read_text())
     assert (content["holds"], content["verdict"]) == (True, "holds")
+    # First the answer, then one row for each width: of the greatest entry, and the accuracy.
+    answer, *rows = out.split("Accuracy of the mean predictor (")[0].splitlines()
+    assert answer.startswith("Does the theory hold on small.toml? It holds to within")
+    own = [result["order_parameter"] for result in content["results"]]
+    path = int(np.argmax(np.mean([np.diag(each) for each in own], axis=0)))
+    assert f"Order parameter of path {path + 1}" in " ".join(rows)
+    told = [row.split() for row in rows if row.split()[:1] in (["8"], ["40"])]
+    assert [float(row[3]) for row in told] == pytest.approx([each[path][path] for each in own], rel=0.05)
+    assert [float(row[6]) for row in told] == [
+        pytest.approx(100 * result["accuracy"]["draws"], abs=0.06) for result in content["results"]
+    ]
     assert max(result["bound"] for result in content["results"]) == content["bound"] <= content["margin"] == 0.3
     assert [result["level"] for result in content["results"]] == [content["level"] / 2] * 2
     unpainted()
@@ -219,7 +211,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
         assert status == 2, out
         assert "The draws cannot tell" in out
         assert doubt in " ".join(out.split())
-        assert len(entries_of(out)) == (10 if "--all" in options else 7)
+        assert len(entries_of(out)) == (10 if "--all" in options else 0)
     assert json.loads((tmp_path / "out" / "validate-small-3" / "result.json").read_text())["verdict"] == "cannot tell"
     # A theory at another temperature than the draws: the same command must say so and end with 1.
     honest = ba.validate

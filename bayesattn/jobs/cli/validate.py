@@ -22,7 +22,7 @@ from bayesattn.checks.theory_predictions import Predicted, predicted
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import validation_figure
-from bayesattn.jobs.tables import MOST_PATHS, Row, entry_row
+from bayesattn.jobs.tables import Row, entry_row
 from bayesattn.models import Model
 from bayesattn.questions import temperature as temperatures
 from bayesattn.questions.temperature import Candidate
@@ -40,8 +40,6 @@ ANSWERS = {
     criteria.DOES_NOT_HOLD: ("It does NOT hold", "red"),
     criteria.CANNOT_TELL: ("The draws cannot tell", "yellow"),
 }
-MOST_DIFFERING_ENTRIES, FARTHEST_ENTRIES = 10, 3
-"""Numbers of off-diagonal entries of U shown: entries that differ, and entries with the largest |z|, always shown."""
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
 Curve = dict[int, list[Candidate]]
 """Candidates of the theory at several temperatures, by width."""
@@ -75,7 +73,9 @@ def validate(
     out: Annotated[Path | None, options.results_option("validate")] = None,
     figure: options.FigureFile = None,
     overwrite: options.Overwrite = False,
-    show_all: options.ShowAll = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Print all tables: accuracies, every entry of U, what each width shows.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Does the theory hold? Draw the posterior at several widths and compare.
@@ -121,11 +121,17 @@ def validate(
     if as_json:
         screen.print_json(content)
     else:
+        _print_verdict(content, model)
+        _print_widths(results, first.temperature if not choose else None)
         _print_curve(curve, choose, first, theory_seconds)
-        _print_accuracy(results)
-        _print_entries(results, show_all)
-        _print_verdict(results, slopes, content, model)
-        screen.say_where(f"{seconds:.0f} s; figure and results in {folder}")
+        if show_all:
+            _print_accuracy(results)
+            _print_entries(results)
+            _print_deviations(results, slopes)
+        _print_statements(results, show_all)
+        screen.say_where(
+            f"{seconds:.0f} s; {'' if show_all else '--all prints all tables; '}figure and results in {folder}"
+        )
     raise typer.Exit(EXIT_STATUSES[content["verdict"]])
 
 
@@ -197,7 +203,51 @@ def _content(results: list[Validation], slopes: Slopes, curve: Curve, theory_sec
     }
 
 
-def _print_verdict(results: list[Validation], slopes: Slopes, content: PlainDict, model: str) -> None:
+def _print_verdict(content: PlainDict, model: str) -> None:
+    answer, colour = ANSWERS[content["verdict"]]
+    if content["holds"]:
+        answer += f" to within {100 * content['bound']:.2g} % of U and predictor"
+    elif content["verdict"] == criteria.CANNOT_TELL:
+        answer += f" whether it does to within {100 * content['margin']:.2g} %"
+    screen.say(
+        f"Does the theory hold on {model}? {answer}. The probability of rejecting a correct theory is at most {LEVEL:g}, and so"
+        " is that of a wrong bound.",
+        style=f"bold {colour}",
+    )
+
+
+def _print_widths(results: list[Validation], temperature: float | None) -> None:
+    """Print one row for each width: the greatest entry of U by theory and draws, and the accuracy.
+
+    Without a common temperature, a column has that of each width.
+    """
+    greatest = int(np.argmax(np.mean([np.diag(result.order_parameter) for result in results], axis=0)))
+    name, rows = results[0].model.row_names[greatest], []
+    for result in results:
+        entry = result.summary().to_dict("records")[(greatest + 1) * (greatest + 2) // 2 - 1]
+        row = {"N": str(result.width)} | ({} if temperature else {"T": f"{result.model.temperature:g}"})
+        row |= {name: text for name, text in entry_row(entry).items() if name in ("saddle", "1/N theory", "draws")}
+        if accuracy := result.accuracy:
+            test_error = 100 * accuracy.test_error
+            of_draws = percent_with_error(accuracy.draws, accuracy.error, accuracy.examples)
+            row["accuracy (%)"] = f"{of_draws} ± {rounded(test_error, test_error)}"
+            row["gain over GP limit"] = _points(accuracy.gains[ALL_PATHS])
+        rows.append(row)
+    screen.print_table(f"Order parameter of path {greatest + 1}, {name}, by theory and by draws", rows)
+    if results[0].accuracy:
+        screen.say("accuracy: ± Monte Carlo error ± size of the test set; gain in points")
+
+
+def _print_statements(results: list[Validation], show_all: bool) -> None:
+    """Print warnings, and what was found at each width; widths at which the theory holds only if all is shown."""
+    for result in results:
+        for warning in result.diagnostics.warnings():
+            screen.say(f"warning, N = {result.width}: {warning}", style="yellow")
+        if show_all or result.verdict != criteria.HOLDS:
+            screen.say(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1])
+
+
+def _print_deviations(results: list[Validation], slopes: Slopes) -> None:
     for of, name in DEVIATIONS.items():
         fit = slopes[of]
         text = "not seen at two widths" if fit is None else f"~ N^({with_error(fit.slope, fit.error)})"
@@ -205,56 +255,26 @@ def _print_verdict(results: list[Validation], slopes: Slopes, content: PlainDict
         screen.say(f"relative deviation of draws from the {name}: {text}{widths}")
     if said := remainder(results):
         screen.say(said)
-    for result in results:
-        for warning in result.diagnostics.warnings():
-            screen.say(f"warning, N = {result.width}: {warning}", style="yellow")
-        screen.say(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1])
-    answer, colour = ANSWERS[content["verdict"]]
-    if content["holds"]:
-        answer += f" to within {100 * content['bound']:.2g} % of U and predictor"
-    elif content["verdict"] == criteria.CANNOT_TELL:
-        answer += f" whether it does to within {100 * content['margin']:.2g} %"
-    screen.say(
-        f"Does the theory hold on {model}? {answer}. Over all comparisons, the probability of rejecting a correct theory"
-        f" is at most {LEVEL:g}; so is that of a wrong bound.",
-        style=f"bold {colour}",
-    )
 
 
-def _print_entries(results: list[Validation], show_all: bool) -> None:
+def _print_entries(results: list[Validation]) -> None:
     rows: list[Row] = []
     styles: list[str | None] = []
-    left_out, numbered = 0, set[int]()
     for result in results:
-        table, entries = result.summary().to_dict("records"), result.entries
-        pairs = np.tril_indices(len(result.corrected))
-        differs = _differs(entries)
-        chosen = range(len(table)) if show_all else _entries_shown(entries, pairs)
-        left_out += len(table) - len(chosen)
-        for entry in chosen:
-            row, column = pairs[0][entry] + 1, pairs[1][entry] + 1
-            numbered |= {row, column}
-            texts = entry_row(table[entry])
-            texts["z"] += "!" if differs[entry] else " "
-            rows.append({"N": str(result.width), "entry": f"{row},{column}"} | texts)
-            styles.append("red" if differs[entry] else None)
+        table, differs = result.summary().to_dict("records"), _differs(result.entries)
+        pairs = zip(*np.tril_indices(len(result.corrected)), strict=True)
+        for (row, column), entry, differing in zip(pairs, table, differs, strict=True):
+            texts = entry_row(entry)
+            texts["z"] += "!" if differing else " "
+            rows.append({"N": str(result.width), "entry": f"{row + 1},{column + 1}"} | texts)
+            styles.append("red" if differing else None)
     screen.print_table("Order parameter U", rows, once=["N"], styles=styles)
     screen.say(
         "z: draws minus 1/N theory, in Monte Carlo errors (±); !: more than what the theory leaves out and Monte Carlo"
         " error explain; R-hat, ESS, tail ESS: of the draws of that entry"
     )
-    screen.say_paths(results[0].model.row_names, numbered)
-    if left_out:
-        screen.say(f"{left_out} entries are not shown: --all shows them, result.json has them")
-
-
-def _entries_shown(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:
-    """Indices of the largest diagonal entries, and of entries that differ or are farthest from the theory."""
-    apart = [entry for entry in np.argsort(-entries.excess, kind="stable") if _differs(entries)[entry]]
-    off, on = np.flatnonzero(pairs[0] != pairs[1]), np.flatnonzero(pairs[0] == pairs[1])
-    own = on[np.argsort(-entries.size[on], kind="stable")][:MOST_PATHS]
-    farthest = off[np.argsort(-np.abs(entries.z[off]), kind="stable")][:FARTHEST_ENTRIES]
-    return sorted(map(int, {*own, *apart[:MOST_DIFFERING_ENTRIES], *farthest}))
+    names = results[0].model.row_names
+    screen.say_paths(names, range(1, len(names) + 1))
 
 
 def _differs(entries: Compared) -> np.ndarray:
