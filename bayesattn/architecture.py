@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import numbers
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Architecture:
 
     Args:
         heads: H_1..H_L, attention heads of each layer; L is the depth.
-        widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers).
+        widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers); one number if all are equal.
         variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers);
             all 1 by default. A NumPyro distribution of positive numbers in place of one that a model is to sample too.
         skips: rho_1..rho_L, strengths of the skip connections, 0 for layers without one (THEORY section 8).
@@ -70,6 +71,8 @@ class Architecture:
 
     def __post_init__(self):
         set_field, expected = object.__setattr__, "a sequence of numbers with an entry for each layer"
+        if isinstance(self.widths, numbers.Integral):
+            set_field(self, "widths", (self.widths,) * (len(entries("heads", self.heads, expected)) + 1))
         for name in ("heads", "widths", "variances", "skips"):
             optional = name in ("variances", "skips")
             values = () if optional and getattr(self, name) is None else entries(name, getattr(self, name), expected)

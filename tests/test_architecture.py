@@ -11,7 +11,7 @@ def test_paths_are_in_c_order_with_the_first_layer_slowest():
     assert arch.path_heads()[:4] == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert arch.path_names([["a", "b"], ["x", "y", "z"]])[3] == "b -> x"
     assert arch.order_parameter_sizes == (6, 3)
-    assert arch.with_width(7).widths == (7, 7, 7)
+    assert arch.with_width(7).widths == ba.Architecture(arch.heads, 7).widths == (7, 7, 7)
 
 
 @pytest.mark.parametrize(

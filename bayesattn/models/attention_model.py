@@ -42,7 +42,7 @@ class AttentionModel(NetworkPosterior):
         labels: Y of shape (P,), or (P, m) for m > 1 outputs.
         heads: H_1..H_L, heads of each layer.
         key_width: G, rows of each Q and K.
-        widths: N_1..N_L, N_a.
+        widths: N_1..N_L, N_a; one number if all are equal.
         variances: s_0^2, s_1^2..s_L^2, s_a^2; 1 by default.
         query_variance: s_q^2, prior variance of the entries of all Q, or one for each layer; 0 means uniform attention. It
             may have a prior itself, each layer an independent one.

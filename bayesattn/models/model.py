@@ -1,6 +1,5 @@
 """Posterior of a network: data, architecture and likelihood, independent of the parameterisation."""
 
-import numbers
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -244,14 +243,12 @@ class Model(NetworkPosterior):
         sequences, length, _ = inputs.shape
         attention = fixed_attention.checked_matrices(layers, sequences, length, tokens, renormalise)
         heads = tuple(each.shape[1] for each in attention)
-        each = (widths,) * (len(heads) + 1) if isinstance(widths, numbers.Integral) else widths
         labels, names = labels_of("y", y)
         if len(labels) != sequences:
             raise BayesattnError(f"y must have an answer for each of {sequences} sequences, got {len(labels)}")
         training, test = _split(sequences, test_share, seed)
         outputs = 1 if labels.ndim == 1 else labels.shape[1]
-        variances = (1.0,) * (len(heads) + 2) if variances is None else variances
-        shape: tuple[Any, ...] = (heads, each, variances, skips)
+        shape: tuple[Any, ...] = (heads, widths, variances, skips)
         arch = Architecture(*shape, outputs=outputs)
         skipped = [skip > 0 for skip in arch.skips]
         paths = np.asarray(

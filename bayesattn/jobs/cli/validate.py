@@ -210,8 +210,8 @@ def _print_verdict(content: PlainDict, model: str) -> None:
     elif content["verdict"] == criteria.CANNOT_TELL:
         answer += f" whether it does to within {100 * content['margin']:.2g} %"
     screen.say(
-        f"Does the theory hold on {model}? {answer}. The probability of rejecting a correct theory is at most {LEVEL:g}, and so"
-        " is that of a wrong bound.",
+        f"Does the theory hold on {model}? {answer}. The probability of rejecting a correct theory is at most {LEVEL:g}, and"
+        " so is that of a wrong bound.",
         style=f"bold {colour}",
     )
 
