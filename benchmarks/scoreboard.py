@@ -270,7 +270,8 @@ costs follow from Monte Carlo errors that may be too small.
 Chains: {chains} of {warmup} steps of warm-up and {draws:,} draws. Ensembles: 40 walkers. Fits: {svi:,} steps of Adam. Deep
 ensembles: {members} networks, trained from the prior to the maximum of the posterior."""
 
-CROSSES = """A cross is wrong once in a hundred verdicts. NUTS on sixteen_paths, HMC on cold and MALA on three_classes have such crosses,
+CROSSES = """\
+A cross is wrong once in a hundred verdicts. NUTS on sixteen_paths, HMC on cold and MALA on three_classes have such crosses,
 3 of 197 cells of samplers whose law is right: three other seeds of each were right. So [begin with nuts](howto/samplers.md),
 and believe no cross of one seed; `assert_right` takes a level of 1e-4 for that reason."""
 """What was found when the crosses of samplers with a Metropolis correction were drawn again."""
