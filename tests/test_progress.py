@@ -55,7 +55,7 @@ def test_a_short_run_without_a_terminal_prints_nothing_and_progress_changes_no_d
     out, err = capfd.readouterr()
     assert out == ""
     assert re.fullmatch(
-        r"bayesattn: sampling, N = 3: 0/160 steps, preparing, elapsed 0:\d\d\n"
+        r"bayesattn: sampling, N = 3: 0/160 steps, compiling \(once for each shape\), elapsed 0:\d\d\n"
         r"bayesattn: sampling, N = 3: 160/160 steps, (\S+/s, )?elapsed 0:\d\d\n",
         err,
     )
@@ -76,7 +76,7 @@ def test_a_log_file_gets_a_line_now_and_then(model, capfd, monkeypatch):
         bar(event(0, 100))
         time.sleep(0.2)
     lines = capfd.readouterr().err.splitlines()
-    assert lines[0] == "bayesattn: sampling: 0/100 steps, preparing, elapsed 0:00"
+    assert lines[0] == "bayesattn: sampling: 0/100 steps, compiling (once for each shape), elapsed 0:00"
     # What is finished is not told again and again.
     assert lines[-1] == "bayesattn: sampling: 10/100 steps, elapsed 0:00"
     with Bars(False) as bars:
@@ -87,7 +87,7 @@ def test_a_log_file_gets_a_line_now_and_then(model, capfd, monkeypatch):
 
 def test_runs_on_disk_show_it_too_and_a_complete_run_does_not(model, tmp_path, capfd):
     runs.sample(model, tmp_path / "run", **JOB, progress=True)
-    assert "preparing" in capfd.readouterr().err
+    assert "compiling" in capfd.readouterr().err
     runs.sample(model, tmp_path / "run", **JOB, progress=True)
     assert capfd.readouterr() == ("", "")
     with pytest.raises(ValueError, match="progress must be True, False, None or a function, got 'yes'"):
@@ -107,7 +107,7 @@ def test_a_terminal_of_80_columns_shows_rate_elapsed_and_left():
         bars.add("theory, N = 1000")
         bar = bars.sampling("sampling, N = 1000", 12000)
         bar.preparing()
-        assert "preparing" in rendered(bars)
+        assert "compiling" in rendered(bars)
         assert "theory" not in rendered(bars)
         # Steps of an earlier process do not count in the rate.
         bar(event(0, 6000))
@@ -142,7 +142,7 @@ def test_jupyter_shows_one_display_that_changes(monkeypatch):
         bar.preparing()
         bar.begin_drawing()
         bar(event(0, 10))
-    assert "preparing" in shown[0]
+    assert "compiling" in shown[0]
     assert "10/10 steps" in shown[-1]
     assert max(len(line) for text in shown for line in text.splitlines()) <= NOTEBOOK_COLUMNS
 

@@ -211,7 +211,7 @@ class SamplingBar:
     def preparing(self) -> None:
         """Show the bar if it is not shown yet."""
         if self.bar is None:
-            self.bar = self.bars.add(self.description, self.total, "steps", "preparing")
+            self.bar = self.bars.add(self.description, self.total, "steps", "compiling (once for each shape)")
 
     def begin_drawing(self) -> None:
         """Mark the beginning of drawing."""
