@@ -185,10 +185,9 @@ def require_a_killed_worker_to_cost_nothing(folder, file, content, monkeypatch, 
 def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
     content = SWEEP.replace("draws = 100", "draws = 4000\nkeep = ['order_parameter']")
     plan, table = require_a_killed_worker_to_cost_nothing(tmp_path / "out", file, content, monkeypatch)
-    for name, read in (("results.csv", pd.read_csv), ("results.parquet", pd.read_parquet)):
-        stored = read(tmp_path / "out" / name)
-        assert list(stored.columns) == list(table.columns)
-        np.testing.assert_allclose(stored["mean"], table["mean"], rtol=1e-12)
+    stored = pd.read_parquet(tmp_path / "out" / "results.parquet")
+    assert list(stored.columns) == list(table.columns)
+    np.testing.assert_allclose(stored["mean"], table["mean"], rtol=1e-12)
     entries = table[(table["quantity"] == "order_parameter") & (table["run"] == "width=4,seed=0")]
     assert len(entries) == 10
     assert (entries["ess"] > 100).all()
@@ -226,6 +225,16 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(file, tmp_path):
     assert "holds a run with chains = 1, got 2" in messages[foreign.name]
     assert "RunBusy" in messages[busy.name]
     assert told[-1]["failed"] == told[-1]["complete"] == 2
+    # One row a run, also on disk.
+    stored = pd.read_csv(tmp_path / "out" / "results.csv", dtype={"path": str}).set_index("run")
+    assert stored["state"].to_dict() == states
+    for name, of_run in table[table["state"] == "complete"].groupby("run"):
+        entries = of_run[(of_run["quantity"] == "order_parameter") & (of_run["path"] == of_run["other_path"])]
+        assert stored.loc[name, "U"] == pytest.approx(entries["mean"].max())
+        assert stored.loc[name, "path"] == entries.set_index("path")["mean"].astype(float).idxmax()
+        assert stored.loc[name, "accuracy"] == pytest.approx(of_run[of_run["quantity"] == "accuracy"]["mean"].item())
+        assert stored.loc[name, "rhat"] == of_run["rhat"].max()
+    assert stored.loc[busy.name, ["U", "accuracy", "rhat"]].isna().all()
 
 
 BATCH = f"""{SWEEP}

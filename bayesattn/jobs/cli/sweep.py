@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bayesattn._util.plain_values import PlainDict
+from bayesattn._util.text import cell, with_error
 from bayesattn.jobs.cli import options, screen
 
 if TYPE_CHECKING:
@@ -55,17 +56,37 @@ def sweep(
     security = {name: str(file) for name, file in tls.items() if file is not None}
     options = {"workers": workers, "scheduler": scheduler, "security": security, "threads": threads}
     table = _run(plan, options | {"overwrite": overwrite}, quiet=as_json)
-    by_run = table.groupby("run", sort=False).first()
-    states = by_run["state"].value_counts().to_dict()
+    each = sweeps.by_run(table)
+    states = each["state"].value_counts().to_dict()
     if as_json:
         screen.print_json({"out": str(plan.out), "states": states, "results": str(plan.out / "results.parquet")})
     else:
-        for name, error in by_run["error_message"].dropna().items():
-            screen.console.print(f"{name}: {error}", style="red", soft_wrap=True)
+        rows = each.to_dict("records")
+        screen.print_table(
+            "Accuracy (%), and the greatest diagonal entry of U", [_row(of_run) for of_run in rows], ["run"]
+        )
+        for of_run in rows:
+            if isinstance(error := of_run["error_message"], str):
+                screen.console.print(f"{of_run['run']}: {error}", style="red", soft_wrap=True)
         counted = ", ".join(f"{count} {state}" for state, count in states.items())
-        screen.say_where(f"{len(by_run)} runs in {plan.out}: {counted}; table in results.csv and results.parquet")
-    if states.get("complete", 0) < len(by_run):
+        screen.say_where(
+            f"{len(each)} runs in {plan.out}: {counted}; this table in results.csv, all quantities in results.parquet"
+        )
+    if states.get("complete", 0) < len(each):
         raise typer.Exit(screen.FAILS)
+
+
+def _row(of_run: PlainDict) -> dict[str, str]:
+    """A run as a row of the table on screen."""
+    return {
+        "run": of_run["run"],
+        "state": of_run["state"],
+        "accuracy": with_error(100 * of_run["accuracy"], 100 * of_run["accuracy_error"]),
+        "U": with_error(of_run["U"], of_run["U_error"]),
+        "R-hat": cell(of_run["rhat"], ".3f"),
+        "ESS": cell(of_run["ess"], ".0f"),
+        "s": cell(of_run.get("seconds"), ".0f"),
+    }
 
 
 def _run(plan: "Sweep", options: PlainDict, quiet: bool) -> "pd.DataFrame":

@@ -75,7 +75,7 @@ def run(
             complete, failed and in total.
 
     Returns:
-        The table of results, which is also written to results.parquet and results.csv in the sweep's folder.
+        The table of results, which is also written to results.parquet in the sweep's folder, and `by_run` to results.csv.
 
     Raises:
         BlockingIOError: another process is working on the sweep.
@@ -116,7 +116,7 @@ def run(
             table = results(sweep, errors)
             parquet = io.BytesIO()
             table.to_parquet(parquet, index=False)
-            replace_file(sweep.out / "results.csv", table.to_csv(index=False).encode())
+            replace_file(sweep.out / "results.csv", by_run(table).to_csv(index=False).encode())
             replace_file(sweep.out / "results.parquet", parquet.getvalue())
     return table
 
@@ -189,6 +189,28 @@ def results(sweep: Sweep, errors: Mapping[str, str | None] | None = None) -> pd.
     temperature, seconds (of sampling), divergences and error_message; and those of `Run.summary`, one row a quantity.
     """
     return pd.DataFrame([row for planned in sweep.runs for row in _rows(planned, (errors or {}).get(planned.name))])
+
+
+def by_run(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a run, of a table of `results`: its settings and state, and what its quantities say.
+
+    Columns: those of a run; accuracy and accuracy_error; the greatest diagonal entry of U (path, U and U_error); and the
+    largest R-hat and the smallest effective sample size of all quantities. NaN where a run has none of these.
+    """
+    quantities = ["quantity", "mean", "error", "rhat", "ess", "path", "other_path"]
+    table = table.reindex(columns=[*table.columns, *(name for name in quantities if name not in table.columns)])
+    about = [*table.columns[: table.columns.get_loc("error_message") + 1]]
+    rows = []
+    for _, of_run in table.groupby("run", sort=False):
+        row = of_run[about].iloc[0].to_dict()
+        accuracy = of_run[of_run["quantity"] == "accuracy"]
+        diagonal = of_run[(of_run["quantity"] == "order_parameter") & (of_run["path"] == of_run["other_path"])]
+        greatest = diagonal.loc[diagonal["mean"].astype(float).nlargest(1).index]
+        row["path"] = greatest["path"].squeeze() if len(greatest) else None
+        for name, part in (("accuracy", accuracy), ("U", greatest)):
+            row |= {name: part["mean"].astype(float).mean(), f"{name}_error": part["error"].astype(float).mean()}
+        rows.append(row | {"rhat": of_run["rhat"].max(), "ess": of_run["ess"].min()})
+    return pd.DataFrame(rows)
 
 
 def _rows(planned: Planned, sweep_error: str | None) -> list[PlainDict]:
