@@ -197,20 +197,18 @@ def by_run(table: pd.DataFrame) -> pd.DataFrame:
     Columns: those of a run; accuracy and accuracy_error; the greatest diagonal entry of U (path, U and U_error); and the
     largest R-hat and the smallest effective sample size of all quantities. NaN where a run has none of these.
     """
-    quantities = ["quantity", "mean", "error", "rhat", "ess", "path", "other_path"]
-    table = table.reindex(columns=[*table.columns, *(name for name in quantities if name not in table.columns)])
-    about = [*table.columns[: table.columns.get_loc("error_message") + 1]]
-    rows = []
-    for _, of_run in table.groupby("run", sort=False):
-        row = of_run[about].iloc[0].to_dict()
-        accuracy = of_run[of_run["quantity"] == "accuracy"]
-        diagonal = of_run[(of_run["quantity"] == "order_parameter") & (of_run["path"] == of_run["other_path"])]
-        greatest = diagonal.loc[diagonal["mean"].astype(float).nlargest(1).index]
-        row["path"] = greatest["path"].squeeze() if len(greatest) else None
-        for name, part in (("accuracy", accuracy), ("U", greatest)):
-            row |= {name: part["mean"].astype(float).mean(), f"{name}_error": part["error"].astype(float).mean()}
-        rows.append(row | {"rhat": of_run["rhat"].max(), "ess": of_run["ess"].min()})
-    return pd.DataFrame(rows)
+    numbers = ("mean", "error", "rhat", "ess")
+    missing = [name for name in ("quantity", "path", "other_path", *numbers) if name not in table]
+    columns = [*table.columns]
+    rows = table[columns[: columns.index("error_message") + 1]].drop_duplicates("run").set_index("run", drop=False)
+    table = table.reindex(columns=[*columns, *missing]).astype(dict.fromkeys(numbers, float))
+    accuracy = table[table["quantity"] == "accuracy"].set_index("run")
+    diagonal = table[(table["quantity"] == "order_parameter") & (table["path"] == table["other_path"])]
+    greatest = diagonal.sort_values("mean").drop_duplicates("run", keep="last").set_index("run")
+    found = {"accuracy": accuracy["mean"], "accuracy_error": accuracy["error"]}
+    found |= {"path": greatest["path"], "U": greatest["mean"], "U_error": greatest["error"]}
+    of_run = table.groupby("run")
+    return rows.assign(**found, rhat=of_run["rhat"].max(), ess=of_run["ess"].min()).reset_index(drop=True)
 
 
 def _rows(planned: Planned, sweep_error: str | None) -> list[PlainDict]:
