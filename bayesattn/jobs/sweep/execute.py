@@ -200,10 +200,10 @@ def by_run(table: pd.DataFrame) -> pd.DataFrame:
     numbers = ("mean", "error", "rhat", "ess")
     missing = [name for name in ("quantity", "path", "other_path", *numbers) if name not in table]
     columns = [*table.columns]
-    rows = table[columns[: columns.index("error_message") + 1]].drop_duplicates("run").set_index("run", drop=False)
+    rows = table.drop_duplicates("run").set_index("run", drop=False)[columns[: columns.index("error_message") + 1]]
     table = table.reindex(columns=[*columns, *missing]).astype(dict.fromkeys(numbers, float))
-    accuracy = table[table["quantity"] == "accuracy"].set_index("run")
-    diagonal = table[(table["quantity"] == "order_parameter") & (table["path"] == table["other_path"])]
+    accuracy = table.loc[table["quantity"] == "accuracy"].set_index("run")
+    diagonal = table.loc[(table["quantity"] == "order_parameter") & (table["path"] == table["other_path"])]
     greatest = diagonal.sort_values("mean").drop_duplicates("run", keep="last").set_index("run")
     found = {"accuracy": accuracy["mean"], "accuracy_error": accuracy["error"]}
     found |= {"path": greatest["path"], "U": greatest["mean"], "U_error": greatest["error"]}
