@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from bayesattn._util.checks import (
     Checked,
     entries,
@@ -64,15 +66,18 @@ class Architecture:
         """Architecture; raises ValueError, which Python would not say in full, for a number in place of one per layer."""
         for name in ("width", "variance", "head", "skip"):
             if name in named:
+                all_equal = ", or one number for all" if name == "width" else ""
                 raise BayesattnError(
-                    f"{name}s= must be given, a sequence of numbers with an entry for each layer, got {name}="
+                    f"{name}s= must be given, a sequence of numbers with an entry for each layer{all_equal}, got {name}="
                 )
         return super().__new__(cls)
 
     def __post_init__(self):
         set_field, expected = object.__setattr__, "a sequence of numbers with an entry for each layer"
-        if isinstance(self.widths, numbers.Integral):
-            set_field(self, "widths", (self.widths,) * (len(entries("heads", self.heads, expected)) + 1))
+        set_field(self, "heads", entries("heads", self.heads, expected))
+        if isinstance(self.widths, numbers.Number | np.ndarray) and np.ndim(self.widths) == 0:
+            every = positive_integer("widths", self.widths, 1, LARGEST_WIDTH)
+            set_field(self, "widths", (every,) * (len(self.heads) + 1))
         for name in ("heads", "widths", "variances", "skips"):
             optional = name in ("variances", "skips")
             values = () if optional and getattr(self, name) is None else entries(name, getattr(self, name), expected)

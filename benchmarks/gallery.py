@@ -14,8 +14,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 
 DOCS = Path(__file__).parents[1] / "docs"
-SECTION = re.compile(r"^## .*?\]\((gallery/.*?\.png)\)\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-RESOLUTION = 80
+SECTION = re.compile(r"^## [^#]*?\]\((gallery/.*?\.png)\)\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PICTURES, RESOLUTION = 12, 80
 
 
 def main() -> None:
@@ -23,7 +23,12 @@ def main() -> None:
     mpl.use("agg")
     (DOCS / "gallery").mkdir(exist_ok=True)
     names: dict[str, Any] = {}
-    for file, block in SECTION.findall((DOCS / "gallery.md").read_text()):
+    sections = SECTION.findall((DOCS / "gallery.md").read_text())
+    if len(sections) != PICTURES:
+        raise ValueError(
+            f"docs/gallery.md must have {PICTURES} sections, each with a picture and its code, got {len(sections)}"
+        )
+    for file, block in sections:
         begun = time.perf_counter()
         exec(compile(block, file, "exec"), names)
         names["figure"].savefig(DOCS / file, dpi=RESOLUTION)

@@ -5,7 +5,7 @@
 Labels of networks of width 10, one layer of two heads, drawn from the prior, on normal path inputs (rank 60), with noise of
 variance 0.1; and of the ready tasks, whose noise nobody knows. T and s_a^2 are not known to any method:
 
-- exact: the posterior of U, T and s_a^2 by NUTS (T ~ LogNormal(-1, 1.5), s_a^2 ~ LogNormal(0, 1));
+- exact: the posterior of U, T and s_a^2 by NUTS or, of digits, HMC (T ~ LogNormal(-1, 1.5), s_a^2 ~ LogNormal(0, 1));
 - maximum: both where the evidence is greatest (`theory.maximum_evidence`), then the exact posterior of U at these;
 - Laplace: noise and one prior precision for each weight matrix, by the marginal likelihood of laplace-torch while the same
   network is trained (`marglik_training`, full Gauss-Newton curvature; linearised predictions), in an environment of its own;
@@ -44,6 +44,8 @@ PRIORS = {"temperature": dist.LogNormal(-1.0, 1.5), "variances": (1.0, 1.0, dist
 LEVEL = 0.94
 ENDS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 METHODS = ("exact", "maximum", "Laplace", "GP", "ridge")
+MOST_COORDINATES_OF_NUTS = 200
+"""Most coordinates for NUTS; with more, the first trees of its warm-up take a minute each, and HMC draws."""
 MOST_WEIGHTS = 2500
 """Most weights of a network whose full curvature laplace-torch decomposes at every step of its training."""
 
@@ -82,7 +84,8 @@ def scores(means: np.ndarray, variances: np.ndarray, labels: np.ndarray) -> dict
 
 def sampled(model: ba.Model, seed: int) -> tuple[dict[str, float], Any]:
     """Scores of the exact posterior, and its draws."""
-    draws = ba.sample(model, "nuts", chains=4, warmup=500, draws=500, seed=seed, progress=False)
+    sampler = "nuts" if model.log_density().size <= MOST_COORDINATES_OF_NUTS else "hmc"
+    draws = ba.sample(model, sampler, chains=4, warmup=500, draws=500, seed=seed, progress=False)
     conditional = conditional_of(model)
     posterior = draws["posterior"].to_dataset().isel(draw=slice(None, None, 4)).stack(all=("chain", "draw"))
     posterior = posterior.transpose("all", ...)

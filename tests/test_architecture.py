@@ -11,12 +11,15 @@ def test_paths_are_in_c_order_with_the_first_layer_slowest():
     assert arch.path_heads()[:4] == [(0, 0), (0, 1), (0, 2), (1, 0)]
     assert arch.path_names([["a", "b"], ["x", "y", "z"]])[3] == "b -> x"
     assert arch.order_parameter_sizes == (6, 3)
-    assert arch.with_width(7).widths == ba.Architecture(arch.heads, 7).widths == (7, 7, 7)
+    assert arch.with_width(7).widths == ba.Architecture(iter(arch.heads), np.int64(7)).widths == (7, 7, 7)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (((2, 2), 0), "widths must be a whole number of at least 1, got 0"),
+        (((2, 2), True), "widths must be a whole number of at least 1, got True"),
+        (((2, 2), 50.0), "widths must be a whole number of at least 1, got 50.0"),
         (((2, 2), (10, 10), (1,) * 4), r"widths must have 3 entries .* got 2"),
         (((2, 2), (10,) * 3, (1,) * 3), r"variances must have 4 entries .* got 3"),
         (

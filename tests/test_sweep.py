@@ -235,6 +235,8 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(file, tmp_path):
         assert stored.loc[name, "accuracy"] == pytest.approx(of_run[of_run["quantity"] == "accuracy"]["mean"].item())
         assert stored.loc[name, "rhat"] == of_run["rhat"].max()
     assert stored.loc[busy.name, ["U", "accuracy", "rhat"]].isna().all()
+    own = {"quantity", "path", "other_path", "mean", "sd", "error", "test_error", "rhat", "ess", "tail_ess", "pareto_k"}
+    assert set(table.columns) - own <= set(stored.reset_index().columns)
 
 
 BATCH = f"""{SWEEP}

@@ -87,8 +87,8 @@ def test_theory_holds_on_the_reference_task(reference_validation):
     assert reference_validation.usable
     assert reference_validation.doubts() == []
     assert reference_validation.statement().startswith(
-        f"holds: theory and draws differ by at most {100 * reference_validation.bound:.2g} % of |U| and the mean predictor;"
-        " a difference above "
+        f"holds: theory and posterior differ by at most {100 * reference_validation.bound:.2g} % of |U| and the mean"
+        " predictor; a measured difference above "
     )
     # The saddle point alone does not hold at this width: the expected deviation is seen, and larger than the error.
     assert reference_validation.deviation[0, 0] > 10 * reference_validation.error[0, 0]
@@ -168,7 +168,7 @@ def test_what_the_theory_leaves_out_is_allowed_and_does_not_count_as_agreement(
 
 def flagged(statement):
     """The two percentages of a statement: still compatible, and would have been flagged."""
-    found = re.search(r"differ by at most ([\d.]+) % of .*; a difference above ([\d.]+) % would", statement)
+    found = re.search(r"differ by at most ([\d.]+) % of .*; a measured difference above ([\d.]+) % would", statement)
     return float(found[1]), float(found[2])
 
 
@@ -196,7 +196,7 @@ def test_what_is_compatible_exceeds_what_would_have_been_flagged_only_with_the_r
         assert found.verdict == HOLDS
         compatible, would_be = flagged(found.statement())
         assert (compatible > would_be) == (beyond == 0.9)
-        assert ("the bound is wider, since U[" in found.statement()) == (compatible > would_be)
+        assert ("which is less, since U[" in found.statement()) == (compatible > would_be)
 
 
 @pytest.mark.parametrize(

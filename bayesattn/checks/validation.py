@@ -271,15 +271,15 @@ class Validation(Described):
         allowance, noise = self.detectable_difference()
         of = "|U| and the mean predictor" if self.directions else "|U|"
         text = (
-            f"theory and draws differ by at most {percent(self.bound)} of {of}; a difference above"
-            f" {percent(allowance + noise)} would have been found ({percent(allowance)} for what the theory leaves out,"
+            f"theory and posterior differ by at most {percent(self.bound)} of {of}; a measured difference above"
+            f" {percent(allowance + noise)} would have been flagged ({percent(allowance)} for what the theory leaves out,"
             f" {percent(noise)} for Monte Carlo error)"
         )
         if self.bound <= allowance + noise:
             return text
         name, worst = self._least_bounded()
         return (
-            f"{text}; the bound is wider, since {name} was found {percent(worst['difference'])} off and may by Monte Carlo"
+            f"{text}, which is less, since {name} was found {percent(worst['difference'])} off and may by Monte Carlo"
             f" error be {percent(self.bound - worst['difference'])} further off"
         )
 

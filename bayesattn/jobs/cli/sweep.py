@@ -1,5 +1,6 @@
 """Command `bayesattn sweep`: many runs, on local cores or on a cluster."""
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bayesattn.jobs.sweep import Sweep
+
+TITLE = "Accuracy (%), greatest diagonal entry of U, and the worst R-hat and ESS of all quantities"
 
 
 def sweep(
@@ -63,7 +66,9 @@ def sweep(
     else:
         rows = each.to_dict("records")
         screen.print_table(
-            "Accuracy (%), and the greatest diagonal entry of U", [_row(of_run) for of_run in rows], ["run"]
+            TITLE,
+            [_row(of_run) for of_run in rows],
+            ["run"],
         )
         for of_run in rows:
             if isinstance(error := of_run["error_message"], str):
@@ -81,7 +86,9 @@ def _row(of_run: PlainDict) -> dict[str, str]:
     return {
         "run": of_run["run"],
         "state": of_run["state"],
-        "accuracy": with_error(100 * of_run["accuracy"], 100 * of_run["accuracy_error"]),
+        "accuracy": with_error(
+            100 * of_run["accuracy"], 100 * math.hypot(of_run["accuracy_error"], of_run["accuracy_test_error"])
+        ),
         "U": with_error(of_run["U"], of_run["U_error"]),
         "R-hat": cell(of_run["rhat"], ".3f"),
         "ESS": cell(of_run["ess"], ".0f"),

@@ -127,6 +127,7 @@ def validate(
         if show_all:
             _print_accuracy(results)
             _print_entries(results)
+        if show_all or not content["holds"]:
             _print_deviations(results, slopes)
         _print_statements(results, show_all)
         screen.say_where(
@@ -228,14 +229,13 @@ def _print_widths(results: list[Validation], temperature: float | None) -> None:
         row = {"N": str(result.width)} | ({} if temperature else {"T": f"{result.model.temperature:g}"})
         row |= {name: text for name, text in entry_row(entry).items() if name in ("saddle", "1/N theory", "draws")}
         if accuracy := result.accuracy:
-            test_error = 100 * accuracy.test_error
-            of_draws = percent_with_error(accuracy.draws, accuracy.error, accuracy.examples)
-            row["accuracy (%)"] = f"{of_draws} ± {rounded(test_error, test_error)}"
+            # Of both the Monte Carlo error and the size of the test set.
+            row["accuracy (%)"] = with_error(100 * accuracy.draws, 100 * np.hypot(accuracy.error, accuracy.test_error))
             row["gain over GP limit"] = _points(accuracy.gains[ALL_PATHS])
         rows.append(row)
-    screen.print_table(f"Order parameter of path {greatest + 1}, {name}, by theory and by draws", rows)
+    screen.print_table(f"Order parameter of {name}, by theory and by draws", rows)
     if results[0].accuracy:
-        screen.say("accuracy: ± Monte Carlo error ± size of the test set; gain in points")
+        screen.say("±: Monte Carlo error, of accuracy and gain (in points) also that of the test set")
 
 
 def _print_statements(results: list[Validation], show_all: bool) -> None:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from distributed import Client, Future, Security
 
 POLL_SECONDS = 1.0
+OF_A_QUANTITY = (
+    *("quantity", "path", "other_path", "variance", "mean", "sd", "error", "test_error", "rhat", "ess", "tail_ess"),
+    *("pareto_k", "bias", "bias_error"),
+)
+"""Columns of `Run.summary`, of one quantity each."""
 OVERVIEW_COLUMNS = ("state", "sampler", "width", "temperature", "seconds")
 
 
@@ -194,18 +199,19 @@ def results(sweep: Sweep, errors: Mapping[str, str | None] | None = None) -> pd.
 def by_run(table: pd.DataFrame) -> pd.DataFrame:
     """One row a run, of a table of `results`: its settings and state, and what its quantities say.
 
-    Columns: those of a run; accuracy and accuracy_error; the greatest diagonal entry of U (path, U and U_error); and the
-    largest R-hat and the smallest effective sample size of all quantities. NaN where a run has none of these.
+    Columns: those of a run; accuracy, accuracy_error (Monte Carlo) and accuracy_test_error (size of the test set); the
+    greatest diagonal entry of U (path, U and U_error); and the largest R-hat and the smallest effective sample size of all
+    quantities. NaN where a run has none of these.
     """
-    numbers = ("mean", "error", "rhat", "ess")
-    missing = [name for name in ("quantity", "path", "other_path", *numbers) if name not in table]
-    columns = [*table.columns]
-    rows = table.drop_duplicates("run").set_index("run", drop=False)[columns[: columns.index("error_message") + 1]]
-    table = table.reindex(columns=[*columns, *missing]).astype(dict.fromkeys(numbers, float))
+    rows = table.drop_duplicates("run").set_index("run", drop=False).drop(columns=[*OF_A_QUANTITY], errors="ignore")
+    missing = [name for name in OF_A_QUANTITY if name not in table]
+    table = table.reindex(columns=[*table.columns, *missing])
+    table = table.astype(dict.fromkeys(("mean", "error", "test_error", "rhat", "ess"), float))
     accuracy = table.loc[table["quantity"] == "accuracy"].set_index("run")
     diagonal = table.loc[(table["quantity"] == "order_parameter") & (table["path"] == table["other_path"])]
     greatest = diagonal.sort_values("mean").drop_duplicates("run", keep="last").set_index("run")
-    found = {"accuracy": accuracy["mean"], "accuracy_error": accuracy["error"]}
+    found = {"accuracy": accuracy["mean"]}
+    found |= {f"accuracy_{name}": accuracy[name] for name in ("error", "test_error")}
     found |= {"path": greatest["path"], "U": greatest["mean"], "U_error": greatest["error"]}
     of_run = table.groupby("run")
     return rows.assign(**found, rhat=of_run["rhat"].max(), ess=of_run["ess"].min()).reset_index(drop=True)
