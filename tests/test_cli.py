@@ -194,7 +194,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     assert answer.startswith("Does the theory hold on small.toml? It holds to within")
     own = [result["order_parameter"] for result in content["results"]]
     path = int(np.argmax(np.mean([np.diag(each) for each in own], axis=0)))
-    assert f"Order parameter of path {path + 1}" in " ".join(rows)
+    assert f"Order parameter of {content['results'][0]['paths'][path]}, by theory" in " ".join(rows)
     told = [row.split() for row in rows if row.split()[:1] in (["8"], ["40"])]
     assert [float(row[3]) for row in told] == pytest.approx([each[path][path] for each in own], rel=0.05)
     assert [float(row[6]) for row in told] == [

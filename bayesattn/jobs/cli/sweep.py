@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bayesattn.jobs.sweep import Sweep
 
-TITLE = "Accuracy (%), greatest diagonal entry of U, and the worst R-hat and ESS of all quantities"
+TITLE = "Accuracy (%), greatest diagonal entry of U, worst R-hat and ESS"
 
 
 def sweep(
@@ -74,9 +74,7 @@ def sweep(
             if isinstance(error := of_run["error_message"], str):
                 screen.console.print(f"{of_run['run']}: {error}", style="red", soft_wrap=True)
         counted = ", ".join(f"{count} {state}" for state, count in states.items())
-        screen.say_where(
-            f"{len(each)} runs in {plan.out}: {counted}; this table in results.csv, all quantities in results.parquet"
-        )
+        screen.say_where(f"{len(each)} runs in {plan.out}: {counted}; also in results.csv, and all in results.parquet")
     if states.get("complete", 0) < len(each):
         raise typer.Exit(screen.FAILS)
 
