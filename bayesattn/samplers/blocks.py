@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import begin_drawing
-from bayesattn._util.random import stream
+from bayesattn._util.random import key_of, stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import require_by_example
@@ -158,7 +158,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
 def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Key[Array, "..."]]:
     """Random keys for the start of the chains, one entry for each group of `units`."""
     keys = jax.random.split(key, job.chains)
-    return [keys] if job.chain_method == "vectorised" else list(keys)
+    return [keys] if job.chain_method == "vectorised" else [*map(key_of, jax.device_get(jax.random.key_data(keys)))]
 
 
 @with_own_settings

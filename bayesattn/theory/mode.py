@@ -139,7 +139,7 @@ def _require_found(mode: Mode, problem: Posed, arch: Architecture) -> None:
     # Rounding of the gradient of a density with N degrees of freedom, in units of 1 / sqrt(N).
     widest, shapes = max(arch.widths), layer_shapes(arch)
     rounding = np.finfo(float).eps * np.sqrt(widest) * np.log(widest) / SMALLEST_GRADIENT_SCALE
-    if mode.gradient_norm <= max(GRADIENT_TOLERANCE, rounding):
+    if float(mode.gradient_norm) <= max(GRADIENT_TOLERANCE, rounding):
         return
     flat = np.isfinite(mode.potential) and not np.isfinite(mode.whitening.log_volume())
     if narrow(shapes) and flat and not problem.singular(mode.point, shapes):
