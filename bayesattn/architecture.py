@@ -74,13 +74,11 @@ class Architecture:
 
     def __post_init__(self):
         set_field, expected = object.__setattr__, "a sequence of numbers with an entry for each layer"
-        set_field(self, "heads", entries("heads", self.heads, expected))
-        if isinstance(self.widths, numbers.Number | np.ndarray) and np.ndim(self.widths) == 0:
-            every = positive_integer("widths", self.widths, 1, LARGEST_WIDTH)
-            set_field(self, "widths", (every,) * (len(self.heads) + 1))
         for name in ("heads", "widths", "variances", "skips"):
-            optional = name in ("variances", "skips")
-            values = () if optional and getattr(self, name) is None else entries(name, getattr(self, name), expected)
+            value, optional = getattr(self, name), name in ("variances", "skips")
+            if name == "widths" and isinstance(value, numbers.Number | np.ndarray) and not getattr(value, "ndim", 0):
+                value = (positive_integer(name, value, 1, LARGEST_WIDTH),) * (len(self.heads) + 1)
+            values = () if optional and value is None else entries(name, value, expected)
             if not values and not optional:
                 raise BayesattnError(f"{name} must be {expected}, got {values!r}")
             set_field(self, name, values)

@@ -223,6 +223,9 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
+    # What is off is said without being asked for.
+    assert "N = 8: does not hold: " in out
+    assert " by the draws, " in " ".join(out.split())
     assert (tmp_path / "out" / "validate-small-4" / "figure.png").is_file()
 
     def not_converged(*_, **__):

@@ -132,7 +132,9 @@ def test_readme(names, command):
             case _:
                 assert language == OUTPUT
     assert names["result"].verdict in VERDICTS
-    assert names["new"].mean.shape == (40, 3)
+    assert names["new"].mean.shape == names["result"].model.test_labels.shape
+    assert names["saddle"].order_parameter.shape == (4, 4)
+    assert names["predicted"].mean.shape == (40, 3)
     assert names["heads"].summary().shape[0] == 12
 
 

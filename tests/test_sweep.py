@@ -188,6 +188,9 @@ def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
     stored = pd.read_parquet(tmp_path / "out" / "results.parquet")
     assert list(stored.columns) == list(table.columns)
     np.testing.assert_allclose(stored["mean"], table["mean"], rtol=1e-12)
+    stored, each = pd.read_csv(tmp_path / "out" / "results.csv"), sweep.by_run(table)
+    assert list(stored.columns) == list(each.columns)
+    np.testing.assert_allclose(stored["U"], each["U"], rtol=1e-12)
     entries = table[(table["quantity"] == "order_parameter") & (table["run"] == "width=4,seed=0")]
     assert len(entries) == 10
     assert (entries["ess"] > 100).all()

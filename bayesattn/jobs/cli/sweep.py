@@ -65,11 +65,7 @@ def sweep(
         screen.print_json({"out": str(plan.out), "states": states, "results": str(plan.out / "results.parquet")})
     else:
         rows = each.to_dict("records")
-        screen.print_table(
-            TITLE,
-            [_row(of_run) for of_run in rows],
-            ["run"],
-        )
+        screen.print_table(TITLE, [_row(of_run) for of_run in rows], ["run"])
         for of_run in rows:
             if isinstance(error := of_run["error_message"], str):
                 screen.console.print(f"{of_run['run']}: {error}", style="red", soft_wrap=True)

@@ -225,9 +225,13 @@ def _print_widths(results: list[Validation], temperature: float | None) -> None:
     greatest = int(np.argmax(np.mean([np.diag(result.order_parameter) for result in results], axis=0)))
     name, rows = results[0].model.row_names[greatest], []
     for result in results:
-        entry = result.summary().to_dict("records")[(greatest + 1) * (greatest + 2) // 2 - 1]
+        saddle, corrected, draws, error = (
+            matrix[greatest, greatest]
+            for matrix in (result.saddle, result.corrected, result.order_parameter, result.error)
+        )
         row = {"N": str(result.width)} | ({} if temperature else {"T": f"{result.model.temperature:g}"})
-        row |= {name: text for name, text in entry_row(entry).items() if name in ("saddle", "1/N theory", "draws")}
+        row |= {"saddle": rounded(saddle, error), "1/N theory": rounded(corrected, error)}
+        row["draws"] = with_error(draws, error)
         if accuracy := result.accuracy:
             # Of both the Monte Carlo error and the size of the test set.
             row["accuracy (%)"] = with_error(100 * accuracy.draws, 100 * np.hypot(accuracy.error, accuracy.test_error))

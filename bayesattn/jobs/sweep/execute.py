@@ -210,11 +210,17 @@ def by_run(table: pd.DataFrame) -> pd.DataFrame:
     accuracy = table.loc[table["quantity"] == "accuracy"].set_index("run")
     diagonal = table.loc[(table["quantity"] == "order_parameter") & (table["path"] == table["other_path"])]
     greatest = diagonal.sort_values("mean").drop_duplicates("run", keep="last").set_index("run")
-    found = {"accuracy": accuracy["mean"]}
-    found |= {f"accuracy_{name}": accuracy[name] for name in ("error", "test_error")}
-    found |= {"path": greatest["path"], "U": greatest["mean"], "U_error": greatest["error"]}
     of_run = table.groupby("run")
-    return rows.assign(**found, rhat=of_run["rhat"].max(), ess=of_run["ess"].min()).reset_index(drop=True)
+    return rows.assign(
+        accuracy=accuracy["mean"],
+        accuracy_error=accuracy["error"],
+        accuracy_test_error=accuracy["test_error"],
+        path=greatest["path"],
+        U=greatest["mean"],
+        U_error=greatest["error"],
+        rhat=of_run["rhat"].max(),
+        ess=of_run["ess"].min(),
+    ).reset_index(drop=True)
 
 
 def _rows(planned: Planned, sweep_error: str | None) -> list[PlainDict]:
