@@ -281,7 +281,7 @@ def page(found: dict[str, dict[str, Any]], file: Path) -> None:
     lines += [
         "## Left out",
         "",
-        "First order against the change if an example is left out, of the examples with Pareto k up to 0.7.",
+        "First order against the change if an example with Pareto k up to 0.7 is left out.",
         "",
         "| posterior | examples | rank correlation, relative error |",
         "| --- | --- | --- |",
@@ -309,26 +309,25 @@ def page(found: dict[str, dict[str, Any]], file: Path) -> None:
 INTRODUCTION = """# How wrong is your influence function?
 
 Which training examples carry a prediction? Bayesian influence functions (Kreer et al. 2025) answer with covariances
-under the posterior, estimated by stochastic gradient Langevin dynamics. Here {count} posteriors have
-[exact values](howto/influence.md), up to the Monte Carlo error in the tables.
+under the posterior, estimated by stochastic gradient Langevin dynamics. Here {count} posteriors have [exact
+values](howto/influence.md), up to the Monte Carlo error in the tables.
 
 ```
 uv run python benchmarks/influence.py --page docs/influence.md
 ```
 
-makes this page. Each cell has the least and the greatest rank correlation with the exact values, over all entries, of three
-seeds of the trained weights w\\* and of the noise, and the median relative error. SGLD starts at w\\*, ten chains; A and B
-have settings of a much used package, devinterp, as on
-[the page on learning coefficients](llc.md), with a Gaussian of precision γ around w\\*; C and D have the posterior
-alone, so that they and the exact values are of one and the same posterior.
+makes this page. Each cell has the least and greatest rank correlation with the exact values, over all entries, of three
+seeds of trained weights w\\* and noise, and the median relative error. SGLD starts ten chains at w\\*. A and B have
+[settings of devinterp](llc.md), a much used package, with a Gaussian of precision γ around w\\*. C and D have
+none, so that they and the exact values are of one posterior.
 
 {settings}
-- *Hessian*: influence functions at w\\* through its inverse (Koh and Liang 2017), of networks up to 2,500 weights
-- *gradients*: their products at w\\* (TracIn with one checkpoint), which have no scale
+- *Hessian*: influence functions at w\\* through its inverse (Koh and Liang 2017), up to 2,500 weights
+- *gradients*: products at w\\* (TracIn with one checkpoint), which have no scale
 
-Short chains around trained weights see the neighbourhood of one point of a posterior that is far wider,
-and rank influences no better than the inverse Hessian. Longer chains without the Gaussian do well where their step suits:
-the same step diverges on hidden_markov, and is too long for cold.
+Short chains around trained weights see the neighbourhood of one point of a far wider posterior, and rank influences no
+better than the inverse Hessian. Longer chains without the Gaussian do well where their step suits: that of D diverges
+on hidden_markov, and is too long for cold.
 
 ![Rank correlation with the exact values, by method](influence.png)
 """

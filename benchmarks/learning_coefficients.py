@@ -209,23 +209,22 @@ hide: [toc]
 # How wrong is your learning coefficient?
 
 People estimate the learning coefficient of a network, or the local one (LLC) at trained weights, by stochastic gradient
-Langevin dynamics (SGLD; Lau, Furman, Wang, Murfet and Wei 2023). Here the same estimators run on posteriors whose value is
+Langevin dynamics (SGLD; Lau et al. 2023). Here these estimators run on posteriors whose value is
 [known](learning-coefficient.md) up to a small Monte Carlo error.
 
 ```
 uv run python benchmarks/learning_coefficients.py --page docs/llc.md
 ```
 
-makes this page; {cases} of 12 cases are here and took {minutes:.0f} minutes of one process. There are three networks
-with labels 0, n normal examples, T = log n, that is nβ = n / log n, and a Gaussian prior of precision γ around the
-best weights w* = 0. This prior is the localisation of the published estimator, so exact value and estimates are of one
-and the same posterior: the local coefficient at w* = 0, the most singular point, and with this prior the global one. Trained
-weights elsewhere have no exact value here. At γ = 100 the prior confines weights to 0.1, and at n = 1,000 the data
-hardly count: the exact value is that of the prior.
+makes this page; {cases} of 12 cases took {minutes:.0f} minutes of one process. Three networks have labels 0, n normal
+examples, T = log n (nβ = n / log n), and a Gaussian prior of precision γ around the best weights w* = 0. This prior is
+the localisation of the published estimator, so exact value and estimates are of one posterior: the local coefficient at
+w* = 0, the most singular point, and with this prior the global one. Trained weights elsewhere have no exact value here.
+At γ = 100 the prior confines weights to 0.1; at n = 1,000 the exact value is then that of the prior.
 
-Each estimate has {chains} chains. *From w\\** means without burn-in, as published; *from the prior* means after a tenth of
-the steps. The first two rows of each table have settings of a much used package, devinterp: its test of accuracy (step
-6e-5, all examples, 2,000 steps, γ = 1), and the batch and number of its default draws. The package has no default step.
+Each estimate by SGLD has {chains} chains. *From w\\** means without burn-in, as published; *from the prior* means after
+a tenth of the steps. The first two SGLD rows of each table have settings of a much used package, devinterp: its test of
+accuracy (with γ = 1), and the batch and number of its default draws. The package has no default step.
 
 ![Estimates over exact values](llc.png)
 
@@ -247,7 +246,7 @@ def verdict(rows: list[Row]) -> str:
         sure = sum(abs(row["value"] - value) > 4 * row["error"] for row, value in finite)
         sentences.append(
             f"Of {len(chains)} estimates by {family}, {near} are within 10 % of the exact value, {len(chains) - len(finite)}"
-            f" diverge, and {sure} of the others are off by more than four times the error that their own chains state."
+            f" diverge, and {sure} of the others are off by more than four times the error of their own chains."
         )
     return " ".join(sentences)
 

@@ -244,38 +244,36 @@ hide: [toc]
 
 # Scoreboard of samplers
 
-Which samplers and approximations are right on a neural network's posterior, and what does right cost? Each ran once, as
-its preset or its library's default has it, on {names} [reference posteriors](howto/grading.md), whose truth is known, and
-`ba.grade` has the verdict.
+Which samplers and approximations are right on a neural network's posterior, at what cost? Each ran once, by its preset
+or its library's default, on {names} [reference posteriors](howto/grading.md) whose truth is known.
 
 ```
 uv run python benchmarks/scoreboard.py --table docs/scoreboard.md
 ```
 
-makes this page, and resumes after an interruption; the {cells} cells took {minutes:.0f} minutes of one process.{missing}
+makes this page, and resumes after an interruption; {cells} cells took {minutes:.0f} minutes of one process.{missing}
 
 - ✓ right: no mean can be off by {margin:g} posterior standard deviations, and nothing differs from the truth.
-- ✗ biased: a mean, or the share of draws below a true quantile, differs by more than chance explains; at most one
-  in a hundred right chains is called biased.
+- ✗ biased: a mean, or the share of draws below a true quantile, differs by more than chance explains.
 - ? cannot tell: too few effective draws, or chains that differ. – not served, or failed.
 
-Gradients are those for an expected squared error of 0.01, and of 0.0001, posterior variances of the worst quantity, all
-chains together, without warm-up; *never*: the mean of a quantity has a larger bias. A bias too small to be found with these
-draws is not counted: a cost for 0.0001 is what Monte Carlo errors alone demand. Fits (SVI, Laplace) cost their optimisation.
-Methods without gradients count evaluations of the log density, ensembles one for each walker and step, of which slice
-sampling needs several. Samplers without a Metropolis correction (ULA, SGLD, mclmc) run a second chain of half
-the step to measure their bias, two thirds of their gradients; a minibatch counts as a gradient. Where the verdict is ?,
-costs follow from Monte Carlo errors that may be too small.
+Gradients are those of all chains, without warm-up, for an expected squared error of 0.01, and of 0.0001, posterior
+variances of the worst quantity. *Never* means that the mean of a quantity has a larger bias. A bias too small to be
+found is not counted: a cost for 0.0001 is what Monte Carlo errors alone demand. Fits (SVI, Laplace) cost their
+optimisation. Methods without gradients count evaluations of the log density, ensembles one for each walker and step,
+though slice sampling needs several. ULA, SGLD and mclmc, which have no Metropolis correction, spend two thirds of their
+gradients on a second chain of half the step, to measure their bias. A minibatch counts as a gradient. Where the verdict
+is ?, Monte Carlo errors may be too small, and so may costs.
 
-Chains: {chains} of {warmup} steps of warm-up and {draws:,} draws. Ensembles: 40 walkers. Fits: {svi:,} steps of Adam. Deep
-ensembles: {members} networks, trained from the prior to the maximum of the posterior."""
+Chains: {chains} of {warmup} steps of warm-up and {draws:,} draws. Ensembles: 40 walkers. Fits: {svi:,} steps of Adam.
+Deep ensembles: {members} networks, trained from the prior to the maximum of the posterior."""
 
 CROSSES = {("nuts", "sixteen_paths"), ("hmc", "cold"), ("mala", "three_classes")}
 """Crosses of samplers with a Metropolis correction that were drawn again, with three other seeds each: all were right."""
 ABOUT_CROSSES = """\
-A right sampler gets a cross in up to one of a hundred verdicts. NUTS on sixteen_paths, HMC on cold and MALA on three_classes
-have such crosses; three other seeds of each were right. So [begin with nuts](howto/samplers.md), and believe no cross of one
-seed; `assert_right` takes a level of 1e-4 for that reason."""
+A right sampler gets a cross in up to one of a hundred verdicts. NUTS on sixteen_paths, HMC on cold and MALA on
+three_classes have such crosses: three other seeds of each were right. So [begin with `auto`](howto/samplers.md), mostly
+NUTS, and believe no cross of one seed. `assert_right` therefore takes a level of 1e-4."""
 
 
 def power(number: float | None) -> str:

@@ -109,8 +109,8 @@ def test_page_is_self_contained_and_well_formed(page):
     # Names of folders are text, not markup.
     assert "N3&lt;" in text
     # A heading names the model and its width, and then the run.
-    assert re.search(r'<h2 id="run-1">model, N = 3, T = \S+ <span class="run">run N3&lt;</span></h2>', text)
-    assert re.search(r'<h2 id="run-2">\w+ <span class="run">run latent</span></h2>', text)
+    assert re.search(r'<h2 id="run-1">model, N = 3, T = \S+ <span class="run">N3&lt;</span></h2>', text)
+    assert re.search(r'<h2 id="run-2">\w+ <span class="run">latent</span></h2>', text)
     assert "<details open" not in text
 
 

@@ -13,6 +13,7 @@ import pytest
 from bayesattn import runs
 from bayesattn._util import extras
 from bayesattn.jobs import sweep
+from bayesattn.jobs.plots import width_figure
 from bayesattn.jobs.sweep import clusters, execute
 from tests.test_cli import SMALL
 from tests.test_runs import StopAfter
@@ -191,6 +192,7 @@ def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
     stored, each = pd.read_csv(tmp_path / "out" / "results.csv"), sweep.by_run(table)
     assert list(stored.columns) == list(each.columns)
     np.testing.assert_allclose(stored["U"], each["U"], rtol=1e-12)
+    assert (tmp_path / "out" / "widths.png").exists()
     entries = table[(table["quantity"] == "order_parameter") & (table["run"] == "width=4,seed=0")]
     assert len(entries) == 10
     assert (entries["ess"] > 100).all()
@@ -240,6 +242,24 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(file, tmp_path):
     assert stored.loc[busy.name, ["U", "accuracy", "rhat"]].isna().all()
     own = {"quantity", "path", "other_path", "mean", "sd", "error", "test_error", "rhat", "ess", "tail_ess", "pareto_k"}
     assert set(table.columns) - own <= set(stored.reset_index().columns)
+
+
+def test_the_figure_of_a_sweep_over_widths():
+    """Dots of all complete runs, and a line through means over seeds, for each temperature; accuracies if there are any."""
+    settings = [(width, seed, temperature) for width in (4, 8) for seed in (0, 1) for temperature in (0.1, 0.5)]
+    about = [{"run": number, "seed": seed, "state": "complete"} for number, (_, seed, _) in enumerate(settings)]
+    values = [{"width": width, "temperature": temperature} for width, _, temperature in settings]
+    each = pd.DataFrame([of_run | own for of_run, own in zip(about, values, strict=True)])
+    each = each.assign(U=1.0 + each.index, U_error=0.1, accuracy=np.nan, accuracy_error=0.0, accuracy_test_error=0.1)
+    each.loc[0, "state"] = "failed"
+    (axes,) = width_figure(each).axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["temperature = 0.5", "temperature = 0.1"]
+    lines = [line.get_xydata().tolist() for line in axes.lines if line.get_linestyle() == "-"]
+    assert lines == [[[4, 3], [8, 7]], [[4, 3], [8, 6]]]
+    known = width_figure(each.assign(accuracy=0.5)).axes[0]
+    assert known.get_ylabel() == "accuracy (%)"
+    assert [line.get_ydata().tolist() for line in known.lines if line.get_linestyle() == "-"] == [[50, 50], [50, 50]]
+    assert width_figure(each[each["width"] == 4]) is None
 
 
 BATCH = f"""{SWEEP}

@@ -112,7 +112,7 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     line = {width: best.test_accuracy for width, best in chosen.items() if best.test_accuracy is not None}
     line = line or dict(zip(widths, [share.theory for share in shares], strict=True))
     # Theory and draws are often equal, so they are drawn beside each other.
-    aside, drawn = (1.15, widths) if len(line) == 1 else (1.0, 1.08 * widths)
+    aside, drawn = (1.5, widths) if len({*line, *widths}) == 1 else (1.0, 1.08 * widths)
     axes.plot(
         np.array(list(line)) / aside,
         100 * np.array(list(line.values())),
@@ -142,6 +142,9 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
         label = f"GP limit, {short(name)}"
         axes.axhline(100 * share, color=colors.grey, linestyle=style, linewidth=1.2, label=label)
     width_axis(axes, sorted(line))
+    if aside > 1:
+        axes.set_xticks(widths[0] * np.array([1 / aside, 1, aside]), ["saddle point", "draws", "first order"])
+        axes.set_xlabel(f"width N = {widths[0]:g} (all layers)")
     axes.set(ylabel="test accuracy (%)", title="Accuracy of the mean predictor")
     legend_below(axes)
 

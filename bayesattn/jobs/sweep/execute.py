@@ -80,7 +80,8 @@ def run(
             complete, failed and in total.
 
     Returns:
-        The table of results, which is also written to results.parquet in the sweep's folder, and `by_run` to results.csv.
+        The table of results, which is also written to results.parquet in the sweep's folder, `by_run` to results.csv, and
+        the figure of a sweep over widths to widths.png.
 
     Raises:
         BlockingIOError: another process is working on the sweep.
@@ -119,11 +120,20 @@ def run(
                     _run_all(client, work, sweep, pending, errors, progress)
         finally:
             table = results(sweep, errors)
-            parquet = io.BytesIO()
-            table.to_parquet(parquet, index=False)
-            replace_file(sweep.out / "results.csv", by_run(table).to_csv(index=False).encode())
-            replace_file(sweep.out / "results.parquet", parquet.getvalue())
+            _write(table, sweep.out)
     return table
+
+
+def _write(table: pd.DataFrame, folder: Path) -> None:
+    """Write results.parquet, results.csv and, of a sweep over widths, widths.png."""
+    from bayesattn.jobs.plots import save, width_figure  # Workers of a sweep do without Matplotlib.
+
+    each, parquet = by_run(table), io.BytesIO()
+    table.to_parquet(parquet, index=False)
+    replace_file(folder / "results.csv", each.to_csv(index=False).encode())
+    replace_file(folder / "results.parquet", parquet.getvalue())
+    if (figure := width_figure(each)) is not None:
+        save(figure, folder / "widths.png", overwrite=True)
 
 
 def require_extras(sweep: Sweep, scheduler: str | None = None) -> None:

@@ -1,0 +1,56 @@
+"""Figure of a sweep over widths."""
+
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from bayesattn._util.plain_values import PlainDict
+from bayesattn.jobs.plots.style import MARKERS, legend_below, literal, palette, width_axis
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_SERIES = 10
+"""Most combinations of settings besides width and seed that are drawn, the first ones of the sweep."""
+
+
+def width_figure(each: "pd.DataFrame") -> Figure | None:
+    """Accuracy, and the greatest diagonal entry of U, against width.
+
+    Args:
+        each: one row a run, as by `bayesattn.jobs.sweep.by_run`.
+
+    Returns:
+        The figure, or None unless runs of at least two widths are complete. Runs that differ in other settings than width
+        and seed have colours and markers of their own; a line joins means over seeds; bars are standard errors.
+    """
+    done = each[(each["state"] == "complete") & each["width"].astype(float).notna()]
+    if done["width"].nunique() < 2:
+        return None
+    settings = [*each.columns[: list(each.columns).index("state")], "temperature"]
+    settings = [name for name in dict.fromkeys(settings) if name not in ("run", "width", "seed")]
+    settings = [name for name in settings if done[name].astype(str).nunique() > 1]
+    names = [", ".join(f"{name} = {row[name]}" for name in settings) for row in done.to_dict("records")]
+    series = [done[np.array(names) == name] for name in list(dict.fromkeys(names))[:MOST_SERIES]]
+    error = np.hypot(done["accuracy_error"], done["accuracy_test_error"])
+    panels = [("accuracy", "accuracy (%)", 100, error), ("U", "greatest diagonal entry of U", 1, done["U_error"])]
+    panels = [panel for panel in panels if done[panel[0]].notna().any()]
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.2), layout="constrained", squeeze=False)
+    for ax, (column, label, scale, errors) in zip(axes[0], panels, strict=True):
+        looks = zip(dict.fromkeys(names), series, cycle(palette()), cycle(MARKERS), strict=False)
+        for number, (name, rows, color, marker) in enumerate(looks):
+            style: PlainDict = {"fmt": marker, "markersize": 4, "capsize": 3, "color": color, "label": literal(name)}
+            beside = 1 + 0.04 * (number - (len(series) - 1) / 2)  # so that error bars do not overlap
+            ax.errorbar(beside * rows["width"], scale * rows[column], scale * errors[rows.index], **style)
+            means = rows.groupby("width")[column].mean()
+            ax.plot(means.index, scale * means, color=color, linewidth=0.8)
+        width_axis(ax, sorted(set(done["width"].astype(float))))
+        ax.set_ylabel(label)
+    if settings:
+        legend_below(axes[0, 0], columns=1)
+    if len(set(names)) > MOST_SERIES:
+        figure.suptitle(f"the first {MOST_SERIES} of {len(set(names))} combinations of other settings", fontsize=9)
+    return figure
