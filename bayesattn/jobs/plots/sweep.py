@@ -1,7 +1,7 @@
 """Figure of a sweep over widths."""
 
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,7 +27,7 @@ def width_figure(each: "pd.DataFrame") -> Figure | None:
         The figure, or None unless runs of at least two widths are complete. Runs that differ in other settings than width
         and seed have colours and markers of their own; a line joins means over seeds; bars are standard errors.
     """
-    done = each[(each["state"] == "complete") & each["width"].astype(float).notna()]
+    done: Any = each[(each["state"] == "complete") & each["width"].astype(float).notna()]
     if done["width"].nunique() < 2:
         return None
     settings = [*each.columns[: list(each.columns).index("state")], "temperature"]
