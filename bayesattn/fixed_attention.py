@@ -224,6 +224,13 @@ def _examples_by_position(
     return by_position.reshape(-1, *by_position.shape[2:]) if mask is None else by_position[mask]
 
 
+def _hint(matrix: np.ndarray, sums: np.ndarray) -> str:
+    """What may be wrong with rows that do not sum to 1."""
+    if np.abs(matrix.sum(-2) - 1).max() < ROW_TOLERANCE:
+        return "; columns do: the axes of queries and keys are swapped"
+    return "; rows of zeros are padding, which mask= tells" if np.any(sums == 0) else ""
+
+
 def checked_matrices(
     matrices: Checked, examples: int, tokens: int, mask: np.ndarray | None, renormalise: Checked = None
 ) -> list[np.ndarray]:
@@ -248,7 +255,7 @@ def checked_matrices(
         if deviations[layer] > tolerance:
             raise BayesattnError(
                 f"{name} must have rows (last axis, keys) that sum to 1, got a row off by"
-                f" {deviations[layer]:.2g}{_renormalise_hint(sums, renormalise)}"
+                f" {deviations[layer]:.2g}{_renormalise_hint(sums, renormalise)}{_hint(matrix, sums)}"
             )
         checked.append(matrix if renormalise is None else matrix / sums)
     if renormalise is not None and max(deviations) > ROW_TOLERANCE:

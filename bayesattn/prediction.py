@@ -134,8 +134,9 @@ class PosteriorPrediction(Described):
             return class_accuracy(self.mean, labels)
         if self.probabilities is None:
             raise BayesattnError(
-                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are not +1 and -1, or were"
-                " gathered; bayesattn.prediction.score(draws) takes those of its test examples"
+                "scores are of classes, of labels +1 and -1, of several outputs or of likelihood=bayesattn.Categorical(T),"
+                " got a prediction of other numbers, or of gathered examples; the error of numbers is"
+                " numpy.sqrt(numpy.mean((mean - labels) ** 2))"
             )
         return class_scores(self.probabilities, labels)
 

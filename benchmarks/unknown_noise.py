@@ -93,7 +93,10 @@ def sampled(model: ba.Model, seed: int) -> tuple[dict[str, float], Any]:
     inputs = new_inputs(model, model.test_path_inputs, None)
     means, variances = jax.lax.map(lambda draw: conditional.outputs(draw, inputs, None)[:2], each)
     noise = each["temperature"].reshape(-1, *[1] * (means.ndim - 1)) if model.has_priors else model.temperature
-    found = scores(np.asarray(means), np.asarray(variances + noise), model.test_labels)
+    means, variances = np.asarray(means), np.asarray(variances + noise)
+    parts = np.split(np.arange(len(means)), draws["posterior"].sizes["chain"])
+    by_chain = [scores(means[part], variances[part], model.test_labels)["log_score"] for part in parts]
+    found = scores(means, variances, model.test_labels) | {"log_score_by_chain": by_chain}
     return found | {"rhat": float(ba.diagnose(draws).rhat)}, draws
 
 

@@ -138,7 +138,8 @@ def _checked_sites(posterior: Parameterisation, sites: PlainMapping) -> Sites:
     for name, like in expected.items():
         if name not in sites:
             raise BayesattnError(
-                f"sites must hold {', '.join(expected)}, got {', '.join(map(str, sites)) or 'none'}, without {name}"
+                f"sites must hold {', '.join(expected)}, got {', '.join(map(str, sites)) or 'none'}, without {name}: is"
+                " parameterisation= the one that was sampled?"
             )
         checked[name] = jnp.asarray(finite_array(f"sites[{name!r}]", sites[name], (*chains_and_draws, *like.shape)))
         chains_and_draws = checked[name].shape[:2]

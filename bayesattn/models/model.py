@@ -11,7 +11,7 @@ from jax.core import eval_context
 from numpy.typing import ArrayLike
 
 from bayesattn import fixed_attention
-from bayesattn._util.checks import number, one_of, require_kind, seed_number
+from bayesattn._util.checks import number, one_of, require_kind, seed_number, shown
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import rounded
 from bayesattn._util.settings import with_own_settings
@@ -226,10 +226,11 @@ class Model(NetworkPosterior):
             likelihood: as for `Model`.
             variances: prior variances, as for `bayesattn.Architecture`; 1 by default.
             skips: strengths of the skip connections, as for `bayesattn.Architecture`.
-            readout: "last", "first" or "mean", as for `bayesattn.attention.paths_from_matrices`.
+            readout: which token answers: the "last", the "first", or the "mean" over all.
             mask: True for tokens and False for padding, shape (P, T).
             renormalise: as for `bayesattn.attention.paths_from_matrices`.
-            test_share: share of the sequences, chosen at random, that are kept for a test; 0 for none.
+            test_share: share of the sequences, chosen at random, that are kept for a test, 0 for none; or the positions of
+                these sequences. Training and test sequences keep their order.
             seed: seed of that choice.
             head_names: names of the heads of each layer.
             name: name shown in tables.
@@ -337,6 +338,7 @@ class Model(NetworkPosterior):
             "examples": f"{self.examples} of {features} features"
             + "".join(f", {other}" for other in self.dataset.others),
             "paths": f"{paths}, of {arch.layers_text}: {', '.join(self.path_names)}",
+            **({} if self.tokens is None else {"readout": _described_readout(self.tokens.readout)}),
             **self._described_network(),
         }
         return f"Model {self.name!r}", rows
@@ -355,8 +357,21 @@ class Model(NetworkPosterior):
 with_signature(Model)
 
 
+def _described_readout(readout: str) -> str:
+    return "the mean over tokens" if readout == "mean" else f"the {readout} token"
+
+
 def _split(examples: int, share: Any, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the examples of training and of those of a test, each in their order."""
+    """Positions of the examples of training and of those of a test, each in their order."""
+    everything = np.arange(examples)
+    if np.ndim(share):
+        test = np.isin(everything, share)
+        if test.sum() != np.size(share) or test.all():
+            raise BayesattnError(
+                f"test_share must be a share, or different positions below {examples} that leave some for training, got"
+                f" {shown(share)}"
+            )
+        return everything[~test], everything[test]
     if not 0 <= number("test_share", share, "a share of the sequences") < 1:
         raise BayesattnError(f"test_share must be at least 0 and below 1, got {share:g}")
     order, count = np.random.default_rng(seed_number("seed", seed)).permutation(examples), round(share * examples)

@@ -36,6 +36,14 @@ def test_the_split_is_the_seeds():
     assert made().fingerprint == made(seed=0).fingerprint != made(seed=1).fingerprint
     assert made(test_share=0).test_path_inputs is None
     assert made(test_share=0.5).examples == 5
+    chosen = made(test_share=[7, 2])
+    np.testing.assert_array_equal(chosen.test_labels, Y[[2, 7]])
+    np.testing.assert_array_equal(chosen.labels, np.delete(Y, [2, 7]))
+
+
+def test_the_token_that_answers_is_shown():
+    assert "readout      the last token" in repr(made())
+    assert "readout      the mean over tokens" in repr(made(readout="mean"))
 
 
 def test_masks_skips_and_one_layer_without_a_list():
@@ -84,6 +92,14 @@ REFUSED = [
     ({"readout": "all"}, "readout must be one of 'last', 'first', 'mean', got 'all'"),
     ({"test_share": 1}, "test_share must be at least 0 and below 1, got 1"),
     ({"test_share": 0.99}, "test_share must leave sequences for training, got 0.99 of 10"),
+    ({"test_share": [1, 1]}, r"test_share must be a share, or different positions below 10 .*, got \[1, 1\]"),
+    ({"test_share": [10]}, "test_share must be a share, or different positions below 10"),
+    ({"test_share": range(10)}, "that leave some for training"),
+    ({"matrices": np.swapaxes(TWO, 2, 3)}, "got a row off by .*; columns do: the axes of queries and keys are swapped"),
+    (
+        {"matrices": TWO * (np.arange(3) < 2)[:, None]},
+        "got a row off by 1; rows of zeros are padding, which mask= tells",
+    ),
     ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
     ({"widths": (4, 4)}, "widths"),
 ]

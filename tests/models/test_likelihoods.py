@@ -144,7 +144,7 @@ def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
     with pytest.raises(ValueError, match="labels must be 1 at the class of each example"):
         told.scores(means)
     one_output = PosteriorPrediction(means[:, 0], np.ones(4), *np.zeros((2, 4)), None, None)
-    with pytest.raises(ValueError, match=r"^scores are of probabilities of classes.*Categorical.*, got a prediction"):
+    with pytest.raises(ValueError, match=r"^scores are of classes, .*Categorical.*, got a prediction of other numbers"):
         one_output.scores(np.ones(4))
 
 

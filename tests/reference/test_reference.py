@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import stats
+from scipy import signal, stats
 
 import bayesattn as ba
 from bayesattn.jobs.plots import grade_figure
-from bayesattn.questions.reference import posteriors
+from bayesattn.questions.reference import grading, posteriors
 from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT, Grade
 from bayesattn.questions.reference.posteriors import FOLDER
 from bayesattn.questions.reference.truth import LEVELS, Estimates, Truth
@@ -208,6 +208,28 @@ def test_chains_that_share_their_random_numbers_cannot_tell(draws):
     found = ba.grade(changed(draws, shared), "two_heads")
     assert found.verdict == CANNOT_TELL
     assert "chains move together, with a correlation of 0." in found.statement()
+
+
+@pytest.mark.parametrize("memory", [-0.95, -0.7, 0.0, 0.9])
+def test_chains_that_move_together_are_told_from_antithetic_ones(memory):
+    """Twenty sets of four chains of five autoregressive quantities; noise of which half is shared is always found."""
+    rng, count, found = np.random.default_rng(0), 2000, []
+    for shared in (0.0, 0.5):
+        noise, common = rng.normal(size=(20, 4, count, 5)), rng.normal(size=(20, 1, count, 5))
+        noise = np.sqrt(1 - shared) * noise + np.sqrt(shared) * common
+        found.append([grading._moving_together(each) for each in signal.lfilter([1], [1, -memory], noise, axis=2)])
+    independent, together = np.array(found)
+    assert not independent.any()
+    assert (together > 0.3).all()
+
+
+def test_chains_that_never_move_are_said_to(draws):
+    """As those of a log density that is NaN."""
+    found = ba.grade(changed(draws, lambda values: values.isel(draw=0) + 0 * values), "two_heads")
+    assert (
+        found.statement()
+        == "cannot tell: no chain ever moves: is the log density finite, and the step size small enough?"
+    )
 
 
 def test_right_draws_that_miss_a_long_tail_are_not_called_biased():

@@ -33,7 +33,7 @@ MARGIN = 0.2
 MOST_REPEATS = 0.1
 """Largest share of draws that also occur in another chain. Within a chain, samplers may return to earlier states."""
 MOST_TOGETHER = 6
-"""Largest mean correlation of two chains, in its errors if chains are independent."""
+"""Largest mean correlation of two chains, in its standard deviations between draws that are not of the same number."""
 SMALLEST_SPREAD = 0.01
 """Smallest ratio of standard deviations at which repeats count: fits that reach one optimum repeat by rounding."""
 LENGTHS = 20
@@ -127,13 +127,11 @@ class Grade(Described):
             return [f"{fixed} quantities never vary: these are points, not draws"]
         if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
             return ["the same draws occur in several chains: pass each chain once"]
+        if np.all(np.ptp(self.values, axis=1) == 0):
+            return ["no chain ever moves: is the log density finite, and the step size small enough?"]
+        if together := _moving_together(self.values):
+            return [f"chains move together, with a correlation of {together:.2f}: give each a random key of its own"]
         rhat, ess = table["rhat"].to_numpy(), table["ess"].to_numpy()
-        together, chains = _correlation(self.values), len(self.values)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            most = MOST_TOGETHER / np.sqrt(ess * (chains - 1) / 2)  # Of chains (chains - 1) / 2 pairs.
-        if np.any(np.abs(together) > most):  # Neither of one chain, nor of draws that have no effective number.
-            largest = together[np.nanargmax(np.abs(together))]
-            return [f"chains move together, with a correlation of {largest:.2f}: give each a random key of its own"]
         return doubts_about("the quantities", len(self.values), rhat, ess, self.round_trips)
 
     @property
@@ -158,10 +156,10 @@ class Grade(Described):
             worst = self.smallest_p.idxmin()
             row = self.table.loc[worst]
             shares = ", ".join(f"{row[name]:.3f} {name}" for name in SHARES)
-            return (
-                f"biased: {worst} is off by {row['bias']:+.3f} ± {row['error']:.3f} posterior standard deviations,"
-                f" with shares of {shares}"
-            )
+            mean = f"{row['bias']:+.3f} ± {row['error']:.3f} posterior standard deviations"
+            if row["p of shares"] < row["p"]:
+                return f"biased: {worst} has shares of {shares} of the truth; its mean is off by {mean}"
+            return f"biased: {worst} is off by {mean}, with shares of {shares} of the truth"
         largest = f"{self.bounds.max():.2f} posterior standard deviations"
         if self.verdict == RIGHT:
             *first, last = (f"{100 * level:.0f}" for level in LEVELS)
@@ -233,10 +231,22 @@ def _recorded(steps: xr.DataArray, thin: int) -> int | None:
     return int(steps.sum()) * int(between[0])
 
 
-def _correlation(values: Float[np.ndarray, "chain draw quantity"]) -> Float[np.ndarray, " quantity"]:
-    """Mean correlation of two chains at equal numbers of draws, of each quantity."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (values.sum(0).var(0) / values.var(1).sum(0) - 1) / (len(values) - 1)
+def _moving_together(values: Float[np.ndarray, "chain draw quantity"]) -> float:
+    """Mean correlation of two chains at equal numbers of draws, of the quantity where it is largest; 0 if it is chance.
+
+    It is compared with the correlations of one chain with another that is moved on by any number of draws. These have the
+    spread of independent chains whatever the autocorrelation, also of antithetic draws.
+    """
+    chains, count, _ = values.shape
+    if chains < 2 or count < FEWEST_DRAWS:
+        return 0.0
+    spread = values.std(1, keepdims=True)
+    waves = np.fft.rfft((values - values.mean(1, keepdims=True)) / np.where(spread == 0, np.inf, spread), axis=1)
+    of_pairs = np.abs(waves.sum(0)) ** 2 - np.sum(np.abs(waves) ** 2, axis=0)
+    found = np.fft.irfft(of_pairs, count, axis=0) / (count * chains * (chains - 1))
+    largest = np.argmax(np.abs(found[0]) / np.maximum(np.sqrt(np.mean(found[1:] ** 2, axis=0)), np.finfo(float).tiny))
+    chance = MOST_TOGETHER * np.sqrt(np.mean(found[1:, largest] ** 2))
+    return float(found[0, largest]) if abs(found[0, largest]) > chance else 0.0
 
 
 def _repeated(values: Float[np.ndarray, "chain draw"]) -> float:
