@@ -82,7 +82,7 @@ def scores(means: np.ndarray, variances: np.ndarray, labels: np.ndarray) -> dict
     }
 
 
-def sampled(model: ba.Model, seed: int) -> tuple[dict[str, float], Any]:
+def sampled(model: ba.Model, seed: int) -> tuple[dict[str, Any], Any]:
     """Scores of the exact posterior, and its draws."""
     sampler = "nuts" if model.log_density().size <= MOST_COORDINATES_OF_NUTS else "hmc"
     draws = ba.sample(model, sampler, chains=4, warmup=500, draws=500, seed=seed, progress=False)

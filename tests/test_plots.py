@@ -280,6 +280,20 @@ def test_figures_show_what_the_draws_say():
     np.testing.assert_array_equal(lines[1].get_ydata(), draws["sample_stats"]["lp"].values[1])
 
 
+def test_figures_show_outputs_and_an_unknown_temperature():
+    draws, rng = posterior(paths=2), np.random.default_rng(0)
+    along, of_test = ("chain", "draw"), ("test_example", "output")
+    sampled, labels = rng.normal(size=(4, 200, 30, 3)), np.eye(3)[np.arange(30) % 3]
+    several = {"prediction": ((*along, *of_test), sampled), "temperature": (along, rng.gamma(1, size=(4, 200)))}
+    draws["posterior"] = draws["posterior"].to_dataset().drop_vars("prediction").assign(several)
+    draws["constant_data"] = xr.Dataset({"test_labels": (of_test, labels)})
+    axes = drawn("prediction", draws).axes[0]
+    for output in range(3):
+        curve = labelled(axes, f"output {output + 1}").get_ydata()
+        np.testing.assert_allclose(curve, np.sort(sampled[..., output].mean((0, 1))))
+    assert [*scalars(draws)][:2] == ["log posterior", "T"]
+
+
 def test_a_page_of_a_run_holds_all_kinds_and_says_what_it_is(run):
     figure = plots.run_figure(run)
     for said in ("model, N = 3, T = 0.5", "nuts (collapsed)", "2 chains of 60 draws"):

@@ -18,6 +18,7 @@ import bayesattn as ba
 from bayesattn.checks.criteria import VERDICTS
 from bayesattn.jobs import cli
 from bayesattn.jobs.sweep.plan import SweepTable
+from bayesattn.prediction import score
 from bayesattn.questions import exchangeable
 
 ROOT = Path(__file__).parents[1]
@@ -134,7 +135,7 @@ def test_readme(names, command):
     assert names["result"].verdict in VERDICTS
     assert names["new"].mean.shape == names["result"].model.test_labels.shape
     assert names["saddle"].order_parameter.shape == (4, 4)
-    assert names["predicted"].mean.shape == (40, 3)
+    assert score(names["draws"]).accuracy > 0.85  # Read at the last token they have 0.75.
     assert names["heads"].summary().shape[0] == 12
 
 

@@ -92,6 +92,7 @@ class Tempering(Described):
     def figure(self, chain: int = 0) -> "Figure":
         """Figure: ways of the replicas of a chain through the powers, as long as some round trips; barrier by power."""
         from matplotlib import pyplot as plt
+        from matplotlib.ticker import LogLocator
 
         draws, replicas = self.replica_at.shape[1:]
         trips = max(1, int(self.round_trips[chain]))
@@ -100,8 +101,9 @@ class Tempering(Described):
         ways, barrier = figure.subplots(1, 2, width_ratios=(2, 1))
         ways.plot(rungs, color="0.82", lw=0.4)
         ways.plot(rungs[:, 0], color="#0072B2", lw=1.4)
+        part = "" if len(rungs) == draws else f", the first {len(rungs)} of them"
         ways.set(
-            title=f"replicas of chain {chain}: {self.round_trips[chain]} round trips in {draws} draws",
+            title=f"replicas of chain {chain}: {self.round_trips[chain]} round trips in {draws} draws{part}",
             xlabel="draw",
             ylabel="power of the likelihood",
             ylim=(replicas - 0.5, -0.5),
@@ -119,6 +121,9 @@ class Tempering(Described):
             xscale="log",
             ylim=(0, 1),
         )
+        barrier.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=MOST_TICKS))
+        barrier.xaxis.set_major_formatter("{x:g}")
+        barrier.minorticks_off()
         plt.close(figure)
         return figure
 

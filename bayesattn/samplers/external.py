@@ -160,9 +160,14 @@ class NumpyroKernel:
 
     def init(self, *arguments: Any) -> Any:
         """State before the first step; raises ValueError if it has no sites or no random key."""
-        state = self.kernel.init(*arguments)
-        if not hasattr(state, "z") or not hasattr(state, "rng_key"):
-            raise BayesattnError(f"sampler {name_of(self.kernel)!r} must have a state with the fields z and rng_key")
+        return self._checked("init", self.kernel.init(*arguments))
+
+    def _checked(self, method: str, state: Any) -> Any:
+        if not (hasattr(state, "z") and hasattr(state, "rng_key") and hasattr(state, "_replace")):
+            raise BayesattnError(
+                f"{method} of sampler {name_of(self.kernel)!r} must return a named tuple with the fields z and rng_key, got"
+                f" {shown(type(state).__name__)}"
+            )
         return state
 
     def refresh(self, *arguments: Any) -> Any:
@@ -171,7 +176,7 @@ class NumpyroKernel:
 
     def sample(self, state: Any, model_args: tuple, model_kwargs: dict) -> Any:
         """State after one transition; if a density in it is NaN, the chain and its adapted quantities stay unchanged."""
-        new = self.kernel.sample(state, model_args, model_kwargs)
+        new = self._checked("sample", self.kernel.sample(state, model_args, model_kwargs))
         numbers = [
             jnp.ravel(leaf) for leaf in jax.tree.leaves(new) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
         ]
@@ -224,15 +229,24 @@ class PairKernel:
         Warm-up and arguments are ignored: the algorithm does not adapt, and holds its log density itself.
         """
         inner = self._init(ravel_pytree(init_params)[0])
-        statistics = jax.eval_shape(lambda: _statistics(self._step(rng_key, inner)[1]))
+        statistics = jax.eval_shape(lambda: _statistics(self._moved(rng_key, inner)[1]))
         nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), statistics)
         return _PairState(init_params, inner, nothing, rng_key)
 
     def sample(self, state: _PairState, model_args: tuple, model_kwargs: dict) -> _PairState:
         """State after one more step, with sites of the same shapes; arguments are ignored."""
         rng_key, step_key = jax.random.split(state.rng_key)
-        inner, info = self._step(step_key, state.inner)
+        inner, info = self._moved(step_key, state.inner)
         return _PairState(ravel_pytree(state.z)[1](inner.position), inner, _statistics(info), rng_key)
+
+    def _moved(self, key: Key[Array, ""], inner: Any) -> Any:
+        moved = self._step(key, inner)
+        if not (isinstance(moved, tuple) and len(moved) == 2 and hasattr(moved[0], "position")):
+            raise BayesattnError(
+                f"step(key, state) of an {PAIR} must return a state with a field position, and an info, got"
+                f" {shown(type(moved).__name__)}"
+            )
+        return moved
 
     def statistics(self, state: _PairState) -> dict[str, Array]:
         """Sample statistics of one draw, by ArviZ's names."""

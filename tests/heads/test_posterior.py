@@ -9,8 +9,11 @@ import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.tables import correlations_table
 from bayesattn.questions.heads.path_combination import combining_width
+from bayesattn.questions.heads.scores import PRIOR_NETWORKS
 from tests.conftest import model_of
 from tests.heads.networks import drawn
+from tests.posteriors import tiny_model
+from tests.statistics import near
 
 ARCH = ba.Architecture((2, 1), (8, 8, 8), (1.0,) * 4, skips=(0.0, 0.5))
 """Paths: 1 -> skip, 1 -> 1, 2 -> skip, 2 -> 1."""
@@ -184,3 +187,20 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(model, call, message):
     with pytest.raises(ValueError, match=r"^order_parameter|^correlation|^most") as refused:
         call(model)
     assert message in str(refused.value)
+
+
+def test_the_prior_scores_are_those_of_its_networks():
+    """One layer of two heads, weights drawn in NumPy; in wide networks no head is above another."""
+    model = tiny_model(heads=(2,), widths=(3, 3), examples=4)
+    rng, count = np.random.default_rng(0), 4000
+    above, values = rng.normal(size=(count, 3)), rng.normal(size=(count, 2, 3, 3))
+    rows = np.einsum("ci,chij->chj", above, values)
+    size = np.abs(np.einsum("chj,ckj->chk", rows, rows))
+    scores = 2 * size.sum(-1) - np.einsum("chh->ch", size)
+    scores = scores / scores.max(-1, keepdims=True)
+    order_parameters = np.ones((1, 1, 2, 2))
+    found = ba.heads(drawn(order_parameters), model=model)
+    near(found.prior, scores.mean(0), scores.std(0) * np.sqrt(1 / count + 1 / PRIOR_NETWORKS), finds=0.06)
+    assert [*found.summary()["prior"]] == [*found.prior]
+    wide = ba.heads(drawn(order_parameters), model=model.replace(width=10**6)).prior
+    np.testing.assert_allclose(wide, 1, atol=0.01)

@@ -28,6 +28,13 @@ HMC = {"warmup": 200, "options": {"trajectory_length": 2.0}}
 """Settings of chains that need fewer draws."""
 
 
+class Forgetful(numpyro.infer.BarkerMH):
+    """A kernel that returns the sites of its new state alone."""
+
+    def sample(self, state, model_args, model_kwargs):
+        return super().sample(state, model_args, model_kwargs).z
+
+
 class Bare(numpyro.infer.HMC):
     """A kernel whose state has no random key."""
 
@@ -101,7 +108,12 @@ def test_calibration_takes_it(model, simulations):
         (jax.jit, {}, r"sampler must be a name, a NumPyro kernel or an \(init, step\) pair, got"),
         ("numpyro.infer.barker.Baker", {}, "sampler must be one of 'auto', 'nuts'"),
         (numpyro.infer.BarkerMH, {"stepsize": 1.0}, f"options of sampler '{BARKER}' must be some of"),
-        (Bare, {}, "must have a state with the fields z and rng_key"),
+        (Bare, {}, "init of sampler .*Bare.* must return a named tuple with the fields z and rng_key, got 'State'"),
+        (
+            Forgetful,
+            {},
+            "sample of sampler .*Forgetful.* must return a named tuple with the fields z and rng_key, got 'dict'",
+        ),
         (Tempered(print), {}, r"sampler must be the name 'tempered', its settings options=, got Tempered\(..\)"),
     ],
 )
@@ -120,6 +132,9 @@ def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, simula
         ba.sample(model.replace(temperature=0.01), **settings)
     with pytest.raises(BayesattnError, match="takes a flat vector of 40 coordinates"):
         ba.sample(model, parameterisation="path", **settings)
+    init, step = pair["sampler"]
+    with pytest.raises(BayesattnError, match="must return a state with a field position, and an info, got 'HMCState'"):
+        ba.sample(model, **settings | {"sampler": (init, lambda key, state: step(key, state)[0])})
     with pytest.raises(BayesattnError, match="sampler of a run on disk must be one that can be found"):
         runs.sample(model, tmp_path / "run", **settings)
     with pytest.raises(BayesattnError, match="sampler must take other labels here"):

@@ -28,14 +28,16 @@ Quantities = dict[str, Float[np.ndarray, "chain draw"]]
 
 
 def scalars(draws: Draws) -> Quantities:
-    """Scalars in the draws, by full name: log posterior, and the largest diagonal entries of U or entries of z."""
+    """Scalars in the draws, by full name: log posterior, T if it has a prior, the largest diagonal entries of U or of z."""
     draws = opened(draws)
     posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
     chosen = {"log posterior": statistics["lp"].values} if "lp" in statistics else {}
+    if "temperature" in posterior:
+        chosen["T"] = posterior["temperature"].values
     if has_order_parameter(draws):
         sampled = posterior["order_parameter"].values
         means = np.diag(sampled.mean((0, 1)))
-        for path in np.argsort(-means, kind="stable")[: QUANTITIES_DRAWN - 1]:
+        for path in np.argsort(-means, kind="stable")[: QUANTITIES_DRAWN - max(1, len(chosen))]:
             chosen[f"U[{posterior['path'].values[path]}]"] = sampled[:, :, path, path]
     elif "latent" in posterior:
         sampled = posterior["latent"].values

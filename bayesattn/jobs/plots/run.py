@@ -211,30 +211,53 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
 def prediction(figure: FigureBase, draws: xr.DataTree) -> None:
     """Draw mean predictor and intervals on the test examples, lowest first; with labels, also the mean against them."""
     sampled = draws["posterior"].to_dataset()["prediction"].values
-    flat = sampled.reshape(sampled.shape[0] * sampled.shape[1], -1)
-    mean = flat.mean(0)
-    order, places = np.argsort(mean, kind="stable"), np.arange(1, len(mean) + 1)
     constant = dataset(draws, "constant_data")
     labels = constant["test_labels"].values if "test_labels" in constant else None
-    colors = palette()
     panels = figure.subplots(1, 1 if labels is None else 2, squeeze=False).flat
+    outputs = names_of(draws).outputs
+    if sampled.ndim == 4 and sampled.shape[3] <= len(palette()):
+        _by_output(panels[0], sampled, outputs)
+    else:
+        _all_together(panels[0], sampled)
+    if labels is not None:
+        against_labels(panels[1], sampled.mean((0, 1)).ravel(), labels, outputs)
+
+
+def _by_output(axes: Axes, sampled: np.ndarray, outputs: Sequence[str] | None) -> None:
+    """Draw mean and widest interval of each output over the test examples, lowest mean first."""
+    share, places = INTERVALS[-1], np.arange(1, sampled.shape[2] + 1)
+    for number, color in zip(range(sampled.shape[3]), palette(), strict=False):
+        mean = sampled[..., number].mean((0, 1))
+        order = np.argsort(mean, kind="stable")
+        low, high = np.quantile(sampled[..., number], ((1 - share) / 2, (1 + share) / 2), axis=(0, 1))[:, order]
+        axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
+        axes.plot(places, mean[order], color=color, label=short(outputs[number] if outputs else f"output {number + 1}"))
+    title = f"Predictions by output, {100 * share:g} % of draws"
+    axes.set(xlabel="test example, lowest prediction first", ylabel="prediction f", title=title)
+    whole_numbers(axes.xaxis)
+    legend_below(axes, sampled.shape[3])
+
+
+def _all_together(axes: Axes, sampled: np.ndarray) -> None:
+    """Draw mean and intervals of each prediction, lowest mean first."""
+    flat, colors = sampled.reshape(sampled.shape[0] * sampled.shape[1], -1), palette()
+    mean = flat.mean(0)
+    order, places = np.argsort(mean, kind="stable"), np.arange(1, len(mean) + 1)
     few = len(mean) <= MOST_EXAMPLES_WITH_INTERVALS
     for share, width, shade in zip(INTERVALS, (4, 1.2), (0.45, 0.2), strict=True):
         low, high = np.quantile(flat, ((1 - share) / 2, (1 + share) / 2), axis=0)[:, order]
         label = f"{100 * share:g} % of draws"
         if few:
-            panels[0].vlines(places, low, high, color=colors.blue, linewidth=width, label=label)
+            axes.vlines(places, low, high, color=colors.blue, linewidth=width, label=label)
         else:
-            panels[0].fill_between(places, low, high, color=colors.blue, alpha=shade, linewidth=0, label=label)
+            axes.fill_between(places, low, high, color=colors.blue, alpha=shade, linewidth=0, label=label)
     style: PlainDict = {"marker": "o"} if few else {"linewidth": 1}
     ink = plt.rcParams["text.color"]
-    panels[0].plot(places, mean[order], color=ink, markersize=4, zorder=4, label="mean predictor", **style)
-    each = "test example" if sampled.ndim == 3 else "output of a test example"
-    panels[0].set(xlabel=f"{each}, lowest prediction first", ylabel="prediction f", title="Predictions")
-    whole_numbers(panels[0].xaxis)
-    legend_below(panels[0], 3)
-    if labels is not None:
-        against_labels(panels[1], mean, labels, names_of(draws).outputs)
+    axes.plot(places, mean[order], color=ink, markersize=4, zorder=4, label="mean predictor", **style)
+    each = "test example" if sampled.ndim == 3 else "test example and output"
+    axes.set(xlabel=f"{each}, lowest prediction first", ylabel="prediction f", title="Predictions")
+    whole_numbers(axes.xaxis)
+    legend_below(axes, 3)
 
 
 def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Sequence[str] | None = None) -> None:
@@ -251,7 +274,7 @@ def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Se
         names = outputs or [f"output {number + 1}" for number in range(labels.shape[1])]
         heat_map(axes, shares, names, names, 100.0)
         right = 100 * share_right(mean, labels)
-        axes.set(xlabel="greatest of the mean predictor", ylabel="greatest of the labels")
+        axes.set(xlabel="class of the greatest mean prediction", ylabel="class of the label")
         axes.set_title(f"By class, %: {right:.1f} % of all are right", fontsize=10)
     elif len(values) <= 2:
         edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, number, positive_integer, shown
+from bayesattn._util.random import stream
 from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
 from bayesattn.models.earlier import draws_first
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
+from bayesattn.models.prior_draws import from_prior
 from bayesattn.questions.heads.losses import COLUMNS, Losses, head_losses, indexed
 from bayesattn.questions.heads.path_combination import (
     NEGLIGIBLE_CORRELATION,
@@ -34,6 +37,8 @@ EXCHANGEABILITY_NOTE = (
     "heads of a layer are exchangeable when queries and keys are sampled: their exact scores are equal, so any difference"
     " between them is Monte Carlo error, or chains that kept their start; compare layers or groups instead"
 )
+PRIOR_NETWORKS = 2000
+"""Number of networks whose scores have the mean that the prior gives."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,6 +90,13 @@ class Heads(Described):
         """Log evidence, accuracy and log score lost without each head, from `bayesattn.head_losses` with its defaults."""
         return head_losses(self._draws, of=self._of, model=self.model)
 
+    @cached_property
+    def prior(self) -> Float[np.ndarray, " head"]:
+        """Mean score of each head in networks drawn from the prior, which a score is near if the data say nothing."""
+        keys = jax.random.split(stream(0, "prior scores", self.model.fingerprint), PRIOR_NETWORKS)
+        drawn = np.asarray(from_prior(self.model, keys)["order_parameter"])
+        return self.units.scores(drawn, self.model.architecture).mean(0)
+
     def correlations(self) -> PathCorrelations:
         """Posterior of the correlations of different paths in U, which are 0 where paths do not combine.
 
@@ -130,13 +142,13 @@ class Heads(Described):
         return (self.drawn < limit).mean((0, 1))
 
     def summary(self) -> "pd.DataFrame":
-        """One row per head: score, sd, error, lower, upper and least, the probability of the least score.
+        """One row per head: score, sd, error, lower, upper, the prior's mean score, and the probability of the least score.
 
         Once `losses` have been sampled, the table also has their columns.
         """
         import pandas as pd
 
-        columns = ("scores", "sd", "error", "lower", "upper", "probability_least")
+        columns = ("scores", "sd", "error", "lower", "upper", "prior", "probability_least")
         named = {"scores": "score", "probability_least": "least"}
         index = indexed(self.names, self.units.levels)
         table = pd.DataFrame({named.get(name, name): getattr(self, name) for name in columns}, index=index)
