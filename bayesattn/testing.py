@@ -29,6 +29,6 @@ def assert_right(
         lines.append(f"{name}: {each.statement()}")
         if each.verdict != RIGHT:
             worst = each.table.loc[each.smallest_p.nsmallest(MOST_ROWS).index]
-            columns = ["mean", "truth", "bias", "error", "z", "ess"]
+            columns = ["mean", "truth", "bias", "error", "p", "p of shares", "ess"]
             lines += worst[columns].to_string(float_format="{:.3g}".format).splitlines()
     raise AssertionError("\n".join(lines))

@@ -122,6 +122,10 @@ BAD = {
     "heads must be one list of heads, or a list for each of 1 layers": {"heads": [[0], [1]]},
     "mask must leave each sequence a token": {"mask": np.zeros((5, 4), bool)},
     "attention of each token must sum to 1 within renormalise = 1e-07": {"renormalise": 1e-7, "pattern": np.float16},
+    "the axes of queries and keys are swapped": {
+        "mask": np.ones((5, 4), bool),
+        "pattern": lambda array: np.swapaxes(array, 2, 3),
+    },
     "must not attend to padding": {"mask": np.arange(4) < np.ones((5, 1))},
     "hidden states must be finite, got nan at index": {"resid_pre": with_nan},
     "hidden states must be finite, got nan at index .*1 such": {"resid_post": with_nan},

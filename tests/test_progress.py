@@ -214,6 +214,9 @@ def test_work_that_turns_out_to_be_slow_gets_a_bar(capfd, monkeypatch):
     for _ in slow_loops.watched(range(2), "nearly done"):
         time.sleep(0.03)
     assert capfd.readouterr() == ("", "")
+    for _ in slow_loops.watched(range(2), "known", is_slow=True):
+        time.sleep(0.03)
+    assert capfd.readouterr().err.startswith("bayesattn: known: 0/2")
     steps = slow_loops.watched(itertools.count(), "without an end")
     for step in steps:
         time.sleep(0.03)

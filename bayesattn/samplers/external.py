@@ -7,6 +7,7 @@ pairs are known only in their own process, and runs on disk refuse them.
 
 import copy
 import inspect
+import math
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -128,6 +129,8 @@ def require_density(pair: tuple[Callable, Callable], posterior: Parameterisation
             raise BayesattnError("sampler must have a state with a field position, as those of BlackJAX do")
         if hasattr(state, "logdensity"):
             differences.append(float(state.logdensity - posterior.log_density(sites)))
+    if any(map(math.isnan, differences)):
+        raise BayesattnError("sampler must have a finite log density, got NaN at a draw from the prior")
     if differences and not abs(differences[0] - differences[1]) <= 1e-6 * max(1.0, abs(differences[0])):
         raise BayesattnError(
             "sampler must hold the log density of this model in this parameterisation, model.log_density(..).function, got"

@@ -135,7 +135,7 @@ def annealed(
     Raises FloatingPointError if no particle of an island has weight, or if more than `MOST_POWERS` steps are needed.
     """
     power = 0.0
-    for level in watched(itertools.count(), "annealing"):
+    for level in watched(itertools.count(), "annealing", is_slow=True):
         log_ratio = log_ratios(particles.flat[0], target).reshape(particles.weights.shape)
         log_ratio = np.where(np.isfinite(log_ratio), log_ratio, -np.inf)
         if not np.isfinite(log_ratio).any(1).all():

@@ -88,9 +88,15 @@ def test_probabilities_are_shares_of_draws(model, draws):
     ("of", "message"),
     [
         ("layers", "of must be 'heads', 'paths', or a dictionary of lists of heads, got 'layers'"),
-        ({"a": [3]}, "of['a'] must hold heads as pairs (layer, name), such as (1, 'previous'), or layers, got 3"),
+        (
+            {"a": [3]},
+            "of['a'] must hold heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2, 'uniform')], got 3",
+        ),
         ({"a": []}, "of['a'] must hold at least one head, got none"),
-        ({"b": [True]}, "of['b'] must hold heads as pairs (layer, name), such as (1, 'previous'), or layers, got True"),
+        (
+            {"b": [True]},
+            "of['b'] must hold heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2, 'uniform')], got True",
+        ),
         ({("a", "b"): [1]}, "of must be 'heads', 'paths', or a dictionary of lists of heads, got"),
     ],
 )
@@ -202,5 +208,9 @@ def test_the_prior_scores_are_those_of_its_networks():
     found = ba.heads(drawn(order_parameters), model=model)
     near(found.prior, scores.mean(0), scores.std(0) * np.sqrt(1 / count + 1 / PRIOR_NETWORKS), finds=0.06)
     assert [*found.summary()["prior"]] == [*found.prior]
-    wide = ba.heads(drawn(order_parameters), model=model.replace(width=10**6)).prior
-    np.testing.assert_allclose(wide, 1, atol=0.01)
+    assert "bayesattn.head_losses" not in repr(found)  # One draw has no spread.
+    wide = ba.heads(drawn(np.eye(2) * rng.gamma(9, size=(2, 50, 2, 1))), model=model.replace(width=10**6))
+    np.testing.assert_allclose(wide.prior, 1, atol=0.01)
+    assert "note   all scores are near those of the prior and tell no head from another" in " ".join(
+        repr(wide).split("\n")
+    )

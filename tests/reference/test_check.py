@@ -27,7 +27,7 @@ def test_a_wrong_sampler_fails_with_what_is_off():
     title, statement, head, *rows = str(failure.value).splitlines()
     assert title == "the sampler is not shown to be right (biased), seed 0:"
     assert statement.startswith("two_heads: biased: ")
-    assert head.split() == ["mean", "truth", "bias", "error", "z", "ess"]
+    assert head.split() == ["mean", "truth", "bias", "error", "p", "p", "of", "shares", "ess"]
     assert len(rows) == 4  # The name of the rows, and three quantities.
 
 

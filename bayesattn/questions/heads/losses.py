@@ -170,7 +170,7 @@ def head_losses(
     if drawn.shape[1] < FEWEST_DRAWS:
         raise BayesattnError(f"draws must hold at least {FEWEST_DRAWS} of each chain, got {drawn.shape[1]}")
     ladder = _Ladder(whole, _thinned(drawn), job, seed, progress)
-    names = watched(units.names, "networks without a head")
+    names = watched(units.names, "networks without a head", is_slow=True)
     each = [ladder.losses(str(name), rows) for name, rows in zip(names, units.rows(whole.architecture), strict=True)]
     losses = _collected(units, each)
     if may_have_modes_apart(whole.architecture):

@@ -97,6 +97,13 @@ class Heads(Described):
         drawn = np.asarray(from_prior(self.model, keys)["order_parameter"])
         return self.units.scores(drawn, self.model.architecture).mean(0)
 
+    @property
+    def _told_by_the_prior(self) -> str:
+        """That no score is farther from the prior's mean than its standard deviation, if so; attention is fixed."""
+        if not has_fixed_attention(self.model) or not np.all(np.abs(self.scores - self.prior) <= self.sd):
+            return ""
+        return "all scores are near those of the prior and tell no head from another; bayesattn.head_losses does"
+
     def correlations(self) -> PathCorrelations:
         """Posterior of the correlations of different paths in U, which are 0 where paths do not combine.
 
@@ -168,7 +175,7 @@ class Heads(Described):
         return f"Heads: posterior of {len(self.names)} scores", {
             "most": sentence(most),
             "least": f"{sentence(least)}, the least of all with probability {self.probability_least[least]:.2f}",
-        } | ({"note": self.note} if self.note else {})
+        } | ({"note": note} if (note := self.note or self._told_by_the_prior) else {})
 
 
 @draws_first

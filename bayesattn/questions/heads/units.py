@@ -90,7 +90,7 @@ def _members(name: Checked, members: Checked, heads: Sequence[Head], uses: np.nd
         ]
         if not found:
             raise BayesattnError(
-                f"of[{name!r}] must hold heads as pairs (layer, name), such as {heads[0]!r}, or layers, got {shown(each)}"
+                f"of[{name!r}] must hold heads as pairs (layer, name), or layers, of {shown([*heads])}, got {shown(each)}"
             )
         chosen += found
     if not chosen:

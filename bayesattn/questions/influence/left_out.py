@@ -97,7 +97,7 @@ def left_out(
     score = _score(posterior, labels)
     scores = None if labels is None else _mean_of_examples(sums.scores) - score
     chosen = np.flatnonzero(shapes > MOST_PARETO_K) if refit and model.examples > 1 else np.empty(0, int)
-    for example in watched(chosen, "posteriors without an example"):
+    for example in watched(chosen, "posteriors without an example", is_slow=True):
         rest = _refitted(model, posterior, int(example), seed)
         outputs = rest.given().outputs.reshape(posterior.chains, -1, *centre.shape)
         change[..., example] = outputs.mean((0, 1)) - centre
