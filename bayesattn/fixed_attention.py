@@ -224,11 +224,14 @@ def _examples_by_position(
     return by_position.reshape(-1, *by_position.shape[2:]) if mask is None else by_position[mask]
 
 
-def _hint(matrix: np.ndarray, sums: np.ndarray) -> str:
+def _hint(matrix: np.ndarray, mask: np.ndarray | None) -> str:
     """What may be wrong with rows that do not sum to 1."""
-    if np.abs(matrix.sum(-2) - 1).max() < ROW_TOLERANCE:
+    columns, sums = matrix.sum(-2), matrix.sum(-1)
+    real = np.broadcast_to(True if mask is None else mask[:, None], columns.shape)
+    if np.abs(columns[real] - 1).max() < ROW_TOLERANCE:
         return "; columns do: the axes of queries and keys are swapped"
-    return "; rows of zeros are padding, which mask= tells" if np.any(sums == 0) else ""
+    padded = mask is None and np.all((np.abs(sums - 1) < ROW_TOLERANCE) | (sums == 0))
+    return "; rows of zeros are padding, which mask= tells" if padded else ""
 
 
 def checked_matrices(
@@ -255,7 +258,7 @@ def checked_matrices(
         if deviations[layer] > tolerance:
             raise BayesattnError(
                 f"{name} must have rows (last axis, keys) that sum to 1, got a row off by"
-                f" {deviations[layer]:.2g}{_renormalise_hint(sums, renormalise)}{_hint(matrix, sums)}"
+                f" {deviations[layer]:.2g}{_renormalise_hint(sums, renormalise)}{_hint(matrix, mask)}"
             )
         checked.append(matrix if renormalise is None else matrix / sums)
     if renormalise is not None and max(deviations) > ROW_TOLERANCE:

@@ -31,4 +31,6 @@ def assert_right(
             worst = each.table.loc[each.smallest_p.nsmallest(MOST_ROWS).index]
             columns = ["mean", "truth", "bias", "error", "p", "p of shares", "ess"]
             lines += worst[columns].to_string(float_format="{:.3g}".format).splitlines()
+    if any("draw more" in line for line in lines):
+        lines.append("raise draws=, or thin inside the sampler")
     raise AssertionError("\n".join(lines))

@@ -45,7 +45,7 @@ def doubts_about(
     enough = USABLE_ESS * chains
     if not (least := np.min(ess)) >= enough:  # Negated, so that NaN is a doubt.
         size = f"{least:.0f}" if np.isfinite(least) else "not defined"
-        doubts.append(f"the effective sample size of {name} is {size}, expected at least {enough}: draw more (draws=)")
+        doubts.append(f"the effective sample size of {name} is {size}, expected at least {enough}: draw more")
     return doubts
 
 

@@ -208,7 +208,7 @@ class Model(NetworkPosterior):
         readout: str = "last",
         mask: ArrayLike | None = None,
         renormalise: float | None = None,
-        test_share: float = 0.2,
+        test_share: float | Sequence[int] = 0.2,
         seed: int = 0,
         head_names: Sequence[Sequence[str]] | None = None,
         name: str = "model",
@@ -365,11 +365,12 @@ def _split(examples: int, share: Any, seed: Any) -> tuple[np.ndarray, np.ndarray
     """Positions of the examples of training and of those of a test, each in their order."""
     everything = np.arange(examples)
     if np.ndim(share):
-        test = np.isin(everything, share)
-        if test.sum() != np.size(share) or test.all():
+        given = np.asarray(share)
+        test = np.isin(everything, given)
+        if given.dtype.kind not in "iu" or given.ndim > 1 or test.sum() != len(given) or test.all():
             raise BayesattnError(
-                f"test_share must be a share, or different positions below {examples} that leave some for training, got"
-                f" {shown(share)}"
+                f"test_share must be a share, or a list of different whole numbers from 0 to {examples - 1}, positions that"
+                f" leave some for training, got {shown(share)}"
             )
         return everything[~test], everything[test]
     if not 0 <= number("test_share", share, "a share of the sequences") < 1:

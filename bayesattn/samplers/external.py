@@ -244,10 +244,11 @@ class PairKernel:
 
     def _moved(self, key: Key[Array, ""], inner: Any) -> Any:
         moved = self._step(key, inner)
-        if not (isinstance(moved, tuple) and len(moved) == 2 and hasattr(moved[0], "position")):
+        several = isinstance(moved, tuple | list) and not hasattr(moved, "_fields")
+        if not (several and len(moved) == 2 and hasattr(moved[0], "position")):
+            got = f"({', '.join(type(each).__name__ for each in moved)})" if several else type(moved).__name__
             raise BayesattnError(
-                f"step(key, state) of an {PAIR} must return a state with a field position, and an info, got"
-                f" {shown(type(moved).__name__)}"
+                f"step(key, state) of an {PAIR} must return a state with a field position, and an info, got {got}"
             )
         return moved
 

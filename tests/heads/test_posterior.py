@@ -90,12 +90,12 @@ def test_probabilities_are_shares_of_draws(model, draws):
         ("layers", "of must be 'heads', 'paths', or a dictionary of lists of heads, got 'layers'"),
         (
             {"a": [3]},
-            "of['a'] must hold heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2, 'uniform')], got 3",
+            "of['a'] must hold heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2",
         ),
         ({"a": []}, "of['a'] must hold at least one head, got none"),
         (
             {"b": [True]},
-            "of['b'] must hold heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2, 'uniform')], got True",
+            "of['b'] must hold heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2",
         ),
         ({("a", "b"): [1]}, "of must be 'heads', 'paths', or a dictionary of lists of heads, got"),
     ],

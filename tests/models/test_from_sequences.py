@@ -92,8 +92,13 @@ REFUSED = [
     ({"readout": "all"}, "readout must be one of 'last', 'first', 'mean', got 'all'"),
     ({"test_share": 1}, "test_share must be at least 0 and below 1, got 1"),
     ({"test_share": 0.99}, "test_share must leave sequences for training, got 0.99 of 10"),
-    ({"test_share": [1, 1]}, r"test_share must be a share, or different positions below 10 .*, got \[1, 1\]"),
-    ({"test_share": [10]}, "test_share must be a share, or different positions below 10"),
+    (
+        {"test_share": [1, 1]},
+        r"test_share must be a share, or a list of different whole .* from 0 to 9.*, got \[1, 1\]",
+    ),
+    ({"test_share": [10]}, "test_share must be a share, or a list of different whole numbers"),
+    ({"test_share": [True, False]}, "test_share must be a share, or a list of different whole numbers"),
+    ({"test_share": [[1, 2]]}, "test_share must be a share, or a list of different whole numbers"),
     ({"test_share": range(10)}, "that leave some for training"),
     ({"matrices": np.swapaxes(TWO, 2, 3)}, "got a row off by .*; columns do: the axes of queries and keys are swapped"),
     (

@@ -133,7 +133,7 @@ def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, simula
     with pytest.raises(BayesattnError, match="takes a flat vector of 40 coordinates"):
         ba.sample(model, parameterisation="path", **settings)
     init, step = pair["sampler"]
-    with pytest.raises(BayesattnError, match="must return a state with a field position, and an info, got 'HMCState'"):
+    with pytest.raises(BayesattnError, match="must return a state with a field position, and an info, got HMCState"):
         ba.sample(model, **settings | {"sampler": (init, lambda key, state: step(key, state)[0])})
     with pytest.raises(BayesattnError, match="sampler of a run on disk must be one that can be found"):
         runs.sample(model, tmp_path / "run", **settings)

@@ -24,15 +24,18 @@ def width_figure(each: "pd.DataFrame") -> Figure | None:
         each: one row a run, as by `bayesattn.jobs.sweep.by_run`.
 
     Returns:
-        The figure, or None unless runs of at least two widths are complete. Runs that differ in other settings than width
-        and seed have colours and markers of their own; a line joins means over seeds; bars are standard errors.
+        The figure, or None unless runs of at least two widths are complete. Runs that differ in other settings than seed,
+        width and what the width determines have colours and markers of their own; a line joins means over seeds; bars are
+        standard errors.
     """
-    done: Any = each[(each["state"] == "complete") & each["width"].astype(float).notna()]
-    if done["width"].nunique() < 2:
+    if "width" not in each:
+        return None
+    done: Any = each[(each["state"] == "complete") & each["width"].astype(float).notna()].reset_index(drop=True)
+    if done["width"].nunique() < 2 or done[["U", "accuracy"]].isna().all(axis=None):
         return None
     settings = [*each.columns[: list(each.columns).index("state")], "temperature"]
     settings = [name for name in dict.fromkeys(settings) if name not in ("run", "width", "seed")]
-    settings = [name for name in settings if done[name].astype(str).nunique() > 1]
+    settings = [name for name in settings if done[name].astype(str).groupby(done["width"]).nunique().max() > 1]
     names = [", ".join(f"{name} = {row[name]}" for name in settings) for row in done.to_dict("records")]
     series = [done[np.array(names) == name] for name in list(dict.fromkeys(names))[:MOST_SERIES]]
     error = np.hypot(done["accuracy_error"], done["accuracy_test_error"])

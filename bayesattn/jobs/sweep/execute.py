@@ -1,6 +1,7 @@
 """Execution of a sweep on Dask, and its results; each run has its own store, which survives its worker."""
 
 import io
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -126,14 +127,20 @@ def run(
 
 def _write(table: pd.DataFrame, folder: Path) -> None:
     """Write results.parquet, results.csv and, of a sweep over widths, widths.png."""
-    from bayesattn.jobs.plots import save, width_figure  # Workers of a sweep do without Matplotlib.
+    import matplotlib.pyplot as plt  # Workers of a sweep do without.
+
+    from bayesattn.jobs.plots import save, width_figure
 
     each, parquet = by_run(table), io.BytesIO()
     table.to_parquet(parquet, index=False)
     replace_file(folder / "results.csv", each.to_csv(index=False).encode())
     replace_file(folder / "results.parquet", parquet.getvalue())
-    if (figure := width_figure(each)) is not None:
-        save(figure, folder / "widths.png", overwrite=True)
+    try:
+        if (figure := width_figure(each)) is not None:
+            save(figure, folder / "widths.png", overwrite=True)
+            plt.close(figure)
+    except Exception as error:  # The table is what counts.
+        warnings.warn(f"widths.png was not drawn: {type(error).__name__}: {error}", stacklevel=2)
 
 
 def require_extras(sweep: Sweep, scheduler: str | None = None) -> None:

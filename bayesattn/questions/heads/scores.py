@@ -37,8 +37,8 @@ EXCHANGEABILITY_NOTE = (
     "heads of a layer are exchangeable when queries and keys are sampled: their exact scores are equal, so any difference"
     " between them is Monte Carlo error, or chains that kept their start; compare layers or groups instead"
 )
-PRIOR_NETWORKS = 2000
-"""Number of networks whose scores have the mean that the prior gives."""
+PRIOR_NETWORKS, FEWEST_PRIOR_NETWORKS, ENTRIES_OF_PRIOR = 2000, 100, 2**24
+"""Most and fewest networks whose scores have the mean that the prior gives, and entries of all their U, about."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,9 +92,16 @@ class Heads(Described):
 
     @cached_property
     def prior(self) -> Float[np.ndarray, " head"]:
-        """Mean score of each head in networks drawn from the prior, which a score is near if the data say nothing."""
-        keys = jax.random.split(stream(0, "prior scores", self.model.fingerprint), PRIOR_NETWORKS)
-        drawn = np.asarray(from_prior(self.model, keys)["order_parameter"])
+        """Mean score of each head in networks drawn from the prior: that of a head of which the data say nothing.
+
+        The converse does not hold: heads that carry a task equally may have the scores of the prior.
+        """
+        entries = self.units.rows(self.model.architecture).shape[-1] ** 2
+        count = int(np.clip(ENTRIES_OF_PRIOR // entries, FEWEST_PRIOR_NETWORKS, PRIOR_NETWORKS))
+        keys = jax.random.split(stream(0, "prior scores", self.model.fingerprint), count)
+        of_test = [*(name for name in self.model.data_names if name.startswith("test_")), "test_labels"]
+        untested = self.model.replace(**dict.fromkeys(of_test))
+        drawn = np.asarray(from_prior(untested, keys)["order_parameter"])
         return self.units.scores(drawn, self.model.architecture).mean(0)
 
     @property

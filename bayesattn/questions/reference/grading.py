@@ -1,5 +1,6 @@
 """Grades: comparison of draws of a reference posterior with its truth (docs/howto/grading.md)."""
 
+import itertools
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,7 @@ MARGIN = 0.2
 MOST_REPEATS = 0.1
 """Largest share of draws that also occur in another chain. Within a chain, samplers may return to earlier states."""
 MOST_TOGETHER = 6
-"""Largest mean correlation of two chains, in its standard deviations between draws that are not of the same number."""
+"""Largest correlation of two chains, and of all pairs on average, in its standard deviations if chains are independent."""
 SMALLEST_SPREAD = 0.01
 """Smallest ratio of standard deviations at which repeats count: fits that reach one optimum repeat by rounding."""
 LENGTHS = 20
@@ -127,7 +128,7 @@ class Grade(Described):
             return [f"{fixed} quantities never vary: these are points, not draws"]
         if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
             return ["the same draws occur in several chains: pass each chain once"]
-        if np.all(np.ptp(self.values, axis=1) == 0):
+        if np.all(np.ptp(self.values[..., 0], axis=1) == 0):  # U; predictions may be drawn anew given it.
             return ["no chain ever moves: is the log density finite, and the step size small enough?"]
         if together := _moving_together(self.values):
             return [f"chains move together, with a correlation of {together:.2f}: give each a random key of its own"]
@@ -232,21 +233,27 @@ def _recorded(steps: xr.DataArray, thin: int) -> int | None:
 
 
 def _moving_together(values: Float[np.ndarray, "chain draw quantity"]) -> float:
-    """Mean correlation of two chains at equal numbers of draws, of the quantity where it is largest; 0 if it is chance.
+    """Correlation of two chains at equal numbers of draws, the one that chance explains least; 0 if chance may explain it.
 
-    It is compared with the correlations of one chain with another that is moved on by any number of draws. These have the
-    spread of independent chains whatever the autocorrelation, also of antithetic draws.
+    Of ranks, because tails may be heavy, and of the second half, because the first may remember a common start. Chains
+    with their own spectra and independent phases have correlations of the variance sum_f |F_a|^2 |F_b|^2 / n^4, F being
+    the Fourier transform of n standardised draws: Bartlett's formula, which holds whatever the autocorrelation.
     """
-    chains, count, _ = values.shape
+    chains, count = len(values), values.shape[1] - values.shape[1] // 2
     if chains < 2 or count < FEWEST_DRAWS:
         return 0.0
-    spread = values.std(1, keepdims=True)
-    waves = np.fft.rfft((values - values.mean(1, keepdims=True)) / np.where(spread == 0, np.inf, spread), axis=1)
-    of_pairs = np.abs(waves.sum(0)) ** 2 - np.sum(np.abs(waves) ** 2, axis=0)
-    found = np.fft.irfft(of_pairs, count, axis=0) / (count * chains * (chains - 1))
-    largest = np.argmax(np.abs(found[0]) / np.maximum(np.sqrt(np.mean(found[1:] ** 2, axis=0)), np.finfo(float).tiny))
-    chance = MOST_TOGETHER * np.sqrt(np.mean(found[1:, largest] ** 2))
-    return float(found[0, largest]) if abs(found[0, largest]) > chance else 0.0
+    ranks = stats.rankdata(values[:, -count:], axis=1)
+    ranks = ranks - ranks.mean(1, keepdims=True)
+    spread = ranks.std(1, keepdims=True)
+    waves = np.fft.fft(ranks / np.where(spread == 0, np.inf, spread), axis=1) / count
+    pairs = np.array([*itertools.combinations(range(chains), 2)]).T
+    one, other = waves[pairs]
+    together = np.sum(one * other.conj(), axis=1).real
+    variances = np.sum(np.abs(one * other) ** 2, axis=1)
+    together = np.concatenate([together, together.mean(0, keepdims=True)])
+    variances = np.concatenate([variances, variances.sum(0, keepdims=True) / len(variances) ** 2])
+    z = np.abs(together) / np.sqrt(np.where(variances == 0, np.inf, variances))
+    return float(together.flat[z.argmax()]) if z.max() > MOST_TOGETHER else 0.0
 
 
 def _repeated(values: Float[np.ndarray, "chain draw"]) -> float:
