@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
 import bayesattn as ba
+from bayesattn._util import run_once
 from bayesattn.checks import theory_predictions
 from bayesattn.checks.theory_predictions import predicted
 from bayesattn.questions import exchangeable
@@ -152,3 +154,13 @@ def test_documented_functions_that_use_jax_compute_under_own_settings():
             bare.append(name)
     assert not bare
     assert decorated > 30
+
+
+def test_programs_that_run_once_are_the_same_functions(monkeypatch):
+    """Compiled without optimisation, with it as with many numbers, and inside another program, which has its own options."""
+    function, at = lambda x, power: jnp.sum(jnp.sin(x) ** power), jnp.linspace(0, 1, 7)
+    once = run_once.jit_once(function, static_argnames="power")
+    found = [once(at, 3), jax.jit(lambda x: once(x, 3))(at), jax.eval_shape(lambda x: once(x, 3), at)]
+    monkeypatch.setattr(run_once, "MOST_ENTRIES", 0)
+    np.testing.assert_allclose([found[0], found[1], once(at, 3)], np.sum(np.sin(np.linspace(0, 1, 7)) ** 3), rtol=1e-12)
+    assert found[2].shape == ()

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.random import branch, first_key
+from bayesattn._util.run_once import jit_once
 from bayesattn.errors import BayesattnError
 from bayesattn.models import CENTRAL, Parameterisation
 from bayesattn.samplers.adapter import Unadjusted
@@ -154,7 +155,7 @@ def program(
         return jax.vmap(partial(block, slots=slots), (0, None, None, None, None))(state, posterior, count, keep, thin)
 
     return Program(
-        jax.jit(jax.vmap(start, (0, None)) if vectorised else start),
+        jit_once(jax.vmap(start, (0, None)) if vectorised else start),
         jax.jit(block_of_all if vectorised else block_of_one, static_argnums=5),
         shapes,
     )

@@ -11,6 +11,7 @@ from scipy import optimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bayesattn._util.checks import Checked
+from bayesattn._util.run_once import jit_once
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
@@ -226,7 +227,7 @@ def _by_gradients(problem: Posed, start: Point, shapes: Shapes, max_steps: int, 
     return minimum_by_gradients(_whitened_potential, (problem, origin, stretch), shapes, begin, max_steps, tolerance)
 
 
-@partial(jax.jit, static_argnames="shapes")
+@partial(jit_once, static_argnames="shapes")
 def _mode(problem: Posed, start: Point, shapes: Shapes, max_steps: int) -> Mode:
     local = problem.local(shapes)
     origin, stretch = problem.affine(shapes)

@@ -56,4 +56,5 @@ def width_figure(each: "pd.DataFrame") -> Figure | None:
         legend_below(axes[0, 0], columns=1)
     if len(set(names)) > MOST_SERIES:
         figure.suptitle(f"the first {MOST_SERIES} of {len(set(names))} combinations of other settings", fontsize=9)
+    plt.close(figure)
     return figure

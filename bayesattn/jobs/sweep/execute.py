@@ -127,9 +127,7 @@ def run(
 
 def _write(table: pd.DataFrame, folder: Path) -> None:
     """Write results.parquet, results.csv and, of a sweep over widths, widths.png."""
-    import matplotlib.pyplot as plt  # Workers of a sweep do without.
-
-    from bayesattn.jobs.plots import save, width_figure
+    from bayesattn.jobs.plots import save, width_figure  # Workers of a sweep do without Matplotlib.
 
     each, parquet = by_run(table), io.BytesIO()
     table.to_parquet(parquet, index=False)
@@ -138,7 +136,6 @@ def _write(table: pd.DataFrame, folder: Path) -> None:
     try:
         if (figure := width_figure(each)) is not None:
             save(figure, folder / "widths.png", overwrite=True)
-            plt.close(figure)
     except Exception as error:  # The table is what counts.
         warnings.warn(f"widths.png was not drawn: {type(error).__name__}: {error}", stacklevel=2)
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, number, positive_integer, shown
 from bayesattn._util.random import stream
+from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import Draws, opened_with_network, order_parameters_in
@@ -91,6 +92,7 @@ class Heads(Described):
         return head_losses(self._draws, of=self._of, model=self.model)
 
     @cached_property
+    @with_own_settings
     def prior(self) -> Float[np.ndarray, " head"]:
         """Mean score of each head in networks drawn from the prior: that of a head of which the data say nothing.
 
@@ -186,6 +188,7 @@ class Heads(Described):
 
 
 @draws_first
+@with_own_settings
 def heads(draws: Draws, *, of: Checked = "heads", model: NetworkPosterior | None = None) -> Heads:
     """Posterior of the score of each head: mean, spread, interval, and probability of the least score.
 
