@@ -1,6 +1,5 @@
 """Grades: comparison of draws of a reference posterior with its truth (docs/howto/grading.md)."""
 
-import itertools
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
@@ -246,10 +245,9 @@ def _moving_together(values: Float[np.ndarray, "chain draw quantity"]) -> float:
     ranks = ranks - ranks.mean(1, keepdims=True)
     spread = ranks.std(1, keepdims=True)
     waves = np.fft.fft(ranks / np.where(spread == 0, np.inf, spread), axis=1) / count
-    pairs = np.array([*itertools.combinations(range(chains), 2)]).T
-    one, other = waves[pairs]
-    together = np.sum(one * other.conj(), axis=1).real
-    variances = np.sum(np.abs(one * other) ** 2, axis=1)
+    pairs = np.triu_indices(chains, 1)
+    together = np.einsum("afq,bfq->abq", waves, waves.conj()).real[pairs]
+    variances = np.einsum("afq,bfq->abq", np.abs(waves) ** 2, np.abs(waves) ** 2)[pairs]
     together = np.concatenate([together, together.mean(0, keepdims=True)])
     variances = np.concatenate([variances, variances.sum(0, keepdims=True) / len(variances) ** 2])
     z = np.abs(together) / np.sqrt(np.where(variances == 0, np.inf, variances))
