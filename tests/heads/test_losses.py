@@ -103,7 +103,8 @@ def test_scores_and_evidence_lost_of_a_sentence_encoders_heads_by_two_routes():
         for each in (chains, ba.sample(mails, "adjusted_mclmc", seed=5, **job))
     ]
     agree(*scores)
-    found = ba.head_losses(chains, of={str(head): [(1, str(head + 1))] for head in (1, 3, 4)}, chains=2, warmup=100)
+    of = {str(head): [(1, str(head + 1))] for head in (1, 3, 4)}
+    found = ba.head_losses(chains, of=of, chains=2, warmup=100, length=400)
     wholes = [ba.theory.evidence(mails, seed=seed) for seed in range(2)]
     for number, head in enumerate((1, 3, 4)):
         rests = [ba.theory.evidence(without_paths(mails, np.arange(12) == head), seed=seed) for seed in (2, 3)]
