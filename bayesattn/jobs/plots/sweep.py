@@ -1,6 +1,6 @@
 """Figure of a sweep over widths."""
 
-from itertools import cycle
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
@@ -43,8 +43,8 @@ def width_figure(each: "pd.DataFrame") -> Figure | None:
     panels = [panel for panel in panels if done[panel[0]].notna().any()]
     figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.2), layout="constrained", squeeze=False)
     for ax, (column, label, scale, errors) in zip(axes[0], panels, strict=True):
-        looks = zip(dict.fromkeys(names), series, cycle(palette()), cycle(MARKERS), strict=False)
-        for number, (name, rows, color, marker) in enumerate(looks):
+        looks = product(MARKERS, palette())
+        for number, (name, rows, (marker, color)) in enumerate(zip(dict.fromkeys(names), series, looks, strict=False)):
             style: PlainDict = {"fmt": marker, "markersize": 4, "capsize": 3, "color": color, "label": literal(name)}
             beside = 1 + 0.04 * (number - (len(series) - 1) / 2)  # so that error bars do not overlap
             ax.errorbar(beside * rows["width"], scale * rows[column], scale * errors[rows.index], **style)
