@@ -224,12 +224,18 @@ def _examples_by_position(
     return by_position.reshape(-1, *by_position.shape[2:]) if mask is None else by_position[mask]
 
 
+def are_swapped(matrix: np.ndarray, mask: np.ndarray | None, tolerance: float = ROW_TOLERANCE) -> bool:
+    """Whether attention sums to 1 over queries, at all keys that are no padding."""
+    columns = matrix.sum(-2, dtype=float)
+    real = np.broadcast_to(True if mask is None else mask[:, None], columns.shape)
+    return bool(np.abs(columns[real] - 1).max() <= tolerance)
+
+
 def _hint(matrix: np.ndarray, mask: np.ndarray | None) -> str:
     """What may be wrong with rows that do not sum to 1."""
-    columns, sums = matrix.sum(-2), matrix.sum(-1)
-    real = np.broadcast_to(True if mask is None else mask[:, None], columns.shape)
-    if np.abs(columns[real] - 1).max() < ROW_TOLERANCE:
+    if are_swapped(matrix, mask):
         return "; columns do: the axes of queries and keys are swapped"
+    sums = matrix.sum(-1)
     padded = mask is None and np.all((np.abs(sums - 1) < ROW_TOLERANCE) | (sums == 0))
     return "; rows of zeros are padding, which mask= tells" if padded else ""
 

@@ -11,6 +11,9 @@ X = rng.normal(size=(EXAMPLES, 3, 2))
 ONE, TWO = (rng.dirichlet(np.ones(3), size=(EXAMPLES, heads, 3)) for heads in (2, 1))
 Y = rng.normal(size=EXAMPLES)
 THIRDS = np.arange(EXAMPLES) % 3
+MASK = np.arange(3) < np.array([2, 3] * 5)[:, None]
+PADDED = ONE * MASK[:, None, None] * MASK[:, None, :, None]
+PADDED = PADDED / np.where(MASK[:, None, :, None], PADDED.sum(-1, keepdims=True), 1)
 
 
 def made(**changes):
@@ -47,16 +50,13 @@ def test_the_token_that_answers_is_shown():
 
 
 def test_masks_skips_and_one_layer_without_a_list():
-    mask = np.arange(3) < np.array([2, 3] * 5)[:, None]
-    padded = ONE * mask[:, None, None]
-    padded = padded / padded.sum(-1, keepdims=True)
-    model = made(matrices=padded, mask=mask, skips=(1.0,), readout="mean", test_share=0, head_names=[["a", "b"]])
+    model = made(matrices=PADDED, mask=MASK, skips=(1.0,), readout="mean", test_share=0, head_names=[["a", "b"]])
     np.testing.assert_allclose(
-        model.path_inputs, ba.attention.paths_from_matrices(X, [padded], "mean", mask, [True]), atol=1e-12
+        model.path_inputs, ba.attention.paths_from_matrices(X, [PADDED], "mean", MASK, [True]), atol=1e-12
     )
     assert model.architecture.heads == (2,)
     assert model.head_names == (("a", "b"),)
-    np.testing.assert_array_equal(model.tokens.mask, mask)
+    np.testing.assert_array_equal(model.tokens.mask, MASK)
 
 
 CLASSES = np.where(THIRDS > 0, "yes", "no")
@@ -104,6 +104,10 @@ REFUSED = [
     (
         {"matrices": TWO * (np.arange(3) < 2)[:, None]},
         "got a row off by 1; rows of zeros are padding, which mask= tells",
+    ),
+    (
+        {"matrices": np.swapaxes(PADDED, 2, 3), "mask": MASK},
+        "got a row off by .*; columns do: the axes of queries and keys are swapped",
     ),
     ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
     ({"widths": (4, 4)}, "widths"),

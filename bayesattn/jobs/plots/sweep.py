@@ -37,14 +37,15 @@ def width_figure(each: "pd.DataFrame") -> Figure | None:
     settings = [name for name in dict.fromkeys(settings) if name not in ("run", "width", "seed")]
     settings = [name for name in settings if done[name].astype(str).groupby(done["width"]).nunique().max() > 1]
     names = [", ".join(f"{name} = {row[name]}" for name in settings) for row in done.to_dict("records")]
-    series = [done[np.array(names) == name] for name in list(dict.fromkeys(names))[:MOST_SERIES]]
+    of_settings = [*done.groupby(np.array(names), sort=False)]
+    series = of_settings[:MOST_SERIES]
     error = np.hypot(done["accuracy_error"], done["accuracy_test_error"])
     panels = [("accuracy", "accuracy (%)", 100, error), ("U", "greatest diagonal entry of U", 1, done["U_error"])]
     panels = [panel for panel in panels if done[panel[0]].notna().any()]
     figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.2), layout="constrained", squeeze=False)
     for ax, (column, label, scale, errors) in zip(axes[0], panels, strict=True):
         looks = product(MARKERS, palette())
-        for number, (name, rows, (marker, color)) in enumerate(zip(dict.fromkeys(names), series, looks, strict=False)):
+        for number, ((name, rows), (marker, color)) in enumerate(zip(series, looks, strict=False)):
             style: PlainDict = {"fmt": marker, "markersize": 4, "capsize": 3, "color": color, "label": literal(name)}
             beside = 1 + 0.04 * (number - (len(series) - 1) / 2)  # so that error bars do not overlap
             ax.errorbar(beside * rows["width"], scale * rows[column], scale * errors[rows.index], **style)
@@ -54,7 +55,7 @@ def width_figure(each: "pd.DataFrame") -> Figure | None:
         ax.set_ylabel(label)
     if settings:
         legend_below(axes[0, 0], columns=1)
-    if len(set(names)) > MOST_SERIES:
-        figure.suptitle(f"the first {MOST_SERIES} of {len(set(names))} combinations of other settings", fontsize=9)
+    if len(of_settings) > MOST_SERIES:
+        figure.suptitle(f"the first {MOST_SERIES} of {len(of_settings)} combinations of other settings", fontsize=9)
     plt.close(figure)
     return figure

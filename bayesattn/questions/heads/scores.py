@@ -107,7 +107,7 @@ class Heads(Described):
         return self.units.scores(drawn, self.model.architecture).mean(0)
 
     @property
-    def _told_by_the_prior(self) -> str:
+    def _note_of_prior(self) -> str:
         """That no score is farther from the prior's mean than its standard deviation, if so; attention is fixed."""
         if not has_fixed_attention(self.model) or not np.all(np.abs(self.scores - self.prior) <= self.sd):
             return ""
@@ -184,7 +184,7 @@ class Heads(Described):
         return f"Heads: posterior of {len(self.names)} scores", {
             "most": sentence(most),
             "least": f"{sentence(least)}, the least of all with probability {self.probability_least[least]:.2f}",
-        } | ({"note": note} if (note := self.note or self._told_by_the_prior) else {})
+        } | ({"note": note} if (note := self.note or self._note_of_prior) else {})
 
 
 @draws_first

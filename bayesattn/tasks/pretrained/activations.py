@@ -17,6 +17,7 @@ from bayesattn._util.text import Described
 from bayesattn.errors import BayesattnError
 from bayesattn.fixed_attention import (
     ROW_TOLERANCE,
+    are_swapped,
     cause_of_sums,
     checked_matrices,
     checked_tokens,
@@ -159,7 +160,7 @@ class Store:
         if not worst <= renormalise:
             scores = any(each.min() < 0 for each in attention)
             cause = "scores before the softmax are not attention" if scores else cause_of_sums(lowest, highest)
-            if all(np.allclose(each.sum(-2, dtype=float), 1, atol=renormalise) for each in attention):
+            if all(are_swapped(each, mask, renormalise) for each in attention):
                 cause = "sums over queries are 1: the axes of queries and keys are swapped"
             raise BayesattnError(
                 f"attention of each token must sum to 1 within renormalise = {renormalise:g}, got a sum that is off by"
