@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import nbformat
 from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 from traitlets.config import Config
@@ -41,7 +42,16 @@ def _notebook(file: Path) -> dict[str, str | bytes]:
     exporter = MarkdownExporter(config=Config(NbConvertBase={"display_data_priority": FORMATS}))
     names = {"unique_key": file.stem, "output_files_dir": file.stem}
     page, resources = exporter.from_filename(str(file), resources=names)
-    return {f"{file.stem}.md": TERMINAL_CODES.sub("", page).replace("![png]", "![figure]"), **resources["outputs"]}
+    page = _answer_first(TERMINAL_CODES.sub("", page), nbformat.read(file, 4))
+    return {f"{file.stem}.md": page.replace("![png]", "![figure]"), **resources["outputs"]}
+
+
+def _answer_first(page: str, notebook: Any) -> str:
+    """The page with the figure of the cell that has the tag "answer" under the introduction too."""
+    (number,) = (k for k, cell in enumerate(notebook.cells) if "answer" in cell.metadata.get("tags", []))
+    figure = re.search(rf"!\[png\]\(\S*_{number}_\d+\.png\)", page)
+    introduction = notebook.cells[0].source
+    return page.replace(introduction, f"{introduction}\n\n{figure[0]}\n\n*The figure that answers it; the text below says how it is made.*", 1)
 
 
 def _papers() -> dict[str, str | bytes]:

@@ -155,7 +155,7 @@ def central(figure: FigureBase, draws: xr.DataTree) -> None:
     posterior, heads = dataset(draws, "posterior"), names_of(draws).heads
     (left, right), above = figure.subplots(1, 2, width_ratios=(1, 1.1)), None
     if has_order_parameter(draws):
-        sampled, name = posterior["order_parameter"], "U"
+        sampled, name = posterior["order_parameter"], "U, the order parameter"
         names = [str(path) for path in posterior["path"].values]
         rows = columns = entries = names
         of_entries = np.einsum("cdpp->cdp", sampled.values)

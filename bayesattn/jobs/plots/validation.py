@@ -164,10 +164,10 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
     axes.axhline(0, color=palette().grey, linewidth=1, label="saddle point")
     if len(validations) == 1:
         _by_path(axes, names, *(curve[0] for curve in curves))
-        axes.set_title(f"Diagonal entries of U at N = {validations[0].width}")
+        axes.set_title(f"Order parameter U, diagonal entries at N = {validations[0].width}")
         return
     most = _against_width(axes, validations, saddle[0], *curves, [short(name) for name in names])
-    axes.set_title(f"Diagonal entries of U{most}")
+    axes.set_title(f"Order parameter U, diagonal entries{most}")
     legend_below(axes, 2, title="dots: draws ± Monte Carlo error; crosses: theory to first order in 1/N")
 
 
