@@ -9,7 +9,6 @@ import pytest
 from scipy import optimize, special, stats
 
 import bayesattn as ba
-from bayesattn.theory.saddle_point import NotConverged
 from tests.conftest import model_of
 from tests.posteriors import by_prior_draws, exact_scalar_posterior, tiny_model
 from tests.statistics import likely
@@ -115,13 +114,3 @@ def test_what_has_no_maximum_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             ba.theory.maximum_evidence(bad)
-
-
-@pytest.mark.heavy
-def test_labels_that_contradict_each_other_at_an_edge():
-    """At the lower edge of T no network explains the labels of equal inputs; the maximum is found all the same."""
-    priors = {"temperature": dist.LogNormal(-20.7, 1.0)}
-    model = ba.Model(path_inputs=np.ones((2, 1, 1)), labels=[1e-3, -1e-3], heads=(1,), widths=(40, 40), **priors)
-    assert 1e-8 < ba.theory.maximum_evidence(model).values["temperature"] < 1e-5
-    with pytest.raises(NotConverged, match="cannot be computed in float64"):
-        ba.theory.maximum_evidence(model.replace(temperature=dist.LogNormal(-39.0, 3.0)))
