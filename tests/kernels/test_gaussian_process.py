@@ -233,6 +233,17 @@ def test_products_of_features_change_nothing(outputs, heads, columns, temperatur
         assert relative_error(one, other) < 1000 * np.finfo(float).eps / temperature
 
 
+def test_products_of_features_are_made_where_they_take_fewer_operations():
+    """Of many examples, and not of paths so many that the products are more than the features."""
+    # Of the last, fewer operations, but slower ones.
+    cases = {(200, 4, 10, 20): True, (30, 4, 10, 20): False, (70, 30, 20, 3): False, (300, 20, 5, 6): False}
+    for (examples, paths, features, width), made in cases.items():
+        inputs = np.random.default_rng(0).normal(size=(examples, paths, features))
+        arch = ba.Architecture((paths,), (width, width), (1.0, 1.0, 1.0))
+        found = gaussian_process(inputs, np.ones(examples), arch, 0.3, form="feature_space")
+        assert (found.products is not None) == made, (examples, paths, features, width)
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_many_examples_are_compressed_to_the_same_density(outputs):
     rng = np.random.default_rng(0)

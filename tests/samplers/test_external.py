@@ -118,14 +118,8 @@ def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, simula
         (lambda: ba.sample(model.replace(temperature=0.01), **settings), "must hold the log density of this model"),
         (lambda: ba.sample(model, parameterisation="path", **settings), "takes a flat vector of 40 coordinates"),
         (lambda: ba.sample(model, **settings | {"sampler": bare}), "a field position, and an info, got HMCState"),
-        (
-            lambda: runs.sample(model, tmp_path / "run", **settings),
-            "sampler of a run on disk must be one that can be found",
-        ),
-        (
-            lambda: calibration.calibrate(model, simulations, sampler=pair["sampler"], draws=7),
-            "must take other labels here",
-        ),
+        (lambda: runs.sample(model, tmp_path / "run", **settings), "of a run on disk must be one that can be found"),
+        (lambda: calibration.calibrate(model, simulations, sampler=pair["sampler"], draws=7), "must take other labels"),
     ):
         with pytest.raises(BayesattnError, match=message):
             call()

@@ -157,6 +157,5 @@ def test_datatree_has_arviz_groups_and_path_names(scalar_draws):
     assert np.ptp(langevin["step_size"].values, axis=1).max() == 0
     assert "V_0" not in nuts["posterior"]
     assert {"lp", "energy", "diverging", "tree_depth", "n_steps", "step_size"} <= set(nuts["sample_stats"].data_vars)
-    assert (nuts["sample_stats"]["tree_depth"] <= 10).all()
     np.testing.assert_array_equal(tree["observed_data"]["labels"], model.labels)
     assert sorted((e.chain, e.done, e.total) for e in events)[-1] == (1, 80, 80)

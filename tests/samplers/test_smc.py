@@ -159,20 +159,17 @@ def test_an_island_without_weight_ends_annealing_in_words():
 
 def test_islands_of_uniform_attention_keep_their_weights(monkeypatch):
     """One whose estimate there is e^3 times another's has as much more of the evidence of the whole."""
+    first_pass, model = smc._pass, attention_model(**NETWORKS["padded"])
 
-    def after(first_pass):
-        def passed(*arguments):
-            found, excluded = first_pass(*arguments)
-            return found._replace(islands=np.array(weights)), excluded
+    def passed(*arguments):
+        found, excluded = first_pass(*arguments)
+        return found._replace(islands=np.array(weights)), excluded
 
-        return passed
-
-    monkeypatch.setattr(smc, "_pass", after(smc._pass))
-    settings = {"islands": 2, "particles": 16, "seed": 0}
+    monkeypatch.setattr(smc, "_pass", passed)
     weights = [0.0, 0.0]
-    equal = anneal_logits(attention_model(**NETWORKS["padded"]), **settings)
+    equal = anneal_logits(model, islands=2, particles=16)
     weights = [0.0, 3.0]
-    other = anneal_logits(attention_model(**NETWORKS["padded"]), **settings)
+    other = anneal_logits(model, islands=2, particles=16)
     assert np.diff(other.islands) - np.diff(equal.islands) == pytest.approx(3.0)
     ratios = equal.islands - special.logsumexp(equal.islands)
     gain = special.logsumexp(ratios + weights) - np.log(np.mean(np.exp(weights)))

@@ -122,23 +122,16 @@ def test_every_head_is_treated_alike():
     model = narrow_model()
     order = np.arange(4).reshape(2, 2)[[1, 0]].ravel()
     turned = model.replace(path_inputs=model.path_inputs[:, order], tokens=None)
-
-    def change(about):
-        plain = ba.theory.finite_width(model, about=about).order_parameter
-        other = ba.theory.finite_width(turned, about=about).order_parameter
-        return relative_error(other, plain[np.ix_(order, order)])
-
-    assert change("saddle") < 1e-9
-    assert change("mode") < 1e-9  # by the order of rows
+    for about in ("saddle", "mode"):  # The mode by the order of rows.
+        plain, other = (ba.theory.finite_width(each, about=about).order_parameter for each in (model, turned))
+        assert relative_error(other, plain[np.ix_(order, order)]) < 1e-9
     assert ba.theory.finite_width(model).about == "saddle"
     for widths, about in (((8, 4, 2), "mode"), ((7, 4, 2), "saddle"), ((8, 4, 1), "saddle")):
         assert usual_centre(dataclasses.replace(model.architecture, widths=widths)) == about
     # A skip is one more way: 3 x 3 of them, or 3 times three outputs, are 9 suffixes, and half of 81 is 40.5.
     for heads, skips, outputs in (((2, 2), (1.0, 1.0), 1), ((2,), (1.0,), 3)):
-        for width, about in ((20, "saddle"), (40, "saddle"), (41, "mode")):
-            depth = len(heads)
-            arch = ba.Architecture(heads, (width,) * (depth + 1), (1.0,) * (depth + 2), skips, outputs)
-            assert usual_centre(arch) == about
+        arch = ba.Architecture(heads, (20,) * (len(heads) + 1), (1.0,) * (len(heads) + 2), skips, outputs)
+        assert [usual_centre(arch.with_width(width)) for width in (20, 40, 41)] == ["saddle", "saddle", "mode"]
     with pytest.raises(ValueError, match="about must be one of 'mode', 'saddle', got 'mean'"):
         ba.theory.finite_width(model, about="mean")
 

@@ -38,9 +38,7 @@ def test_anything_but_a_model_is_refused():
         (theory.predict, u, latent),
         (theory.evidences, latent, [0.3]),
     ):
-        with pytest.raises(
-            ValueError, match=r"^model must be a bayesattn\.Model, got (ndarray|Architecture|LatentModel)$"
-        ):
+        with pytest.raises(ValueError, match=r"^model must be a bayesattn\.Model, got [A-Za-z]+$"):
             call(*arguments)
 
 
@@ -167,6 +165,27 @@ def test_the_action_can_be_differentiated(two_layers):
     temperature = two_layers.temperature
     expected = by_differences(lambda at: value(found.order_parameters, at), temperature, 1e-4 * temperature)
     assert relative_error(by_temperature, expected) < 1e-6
+
+
+@pytest.mark.parametrize("widths", [(4, 9, 9), (4, 2, 9)], ids=["narrow below", "narrow twice"])
+def test_a_point_without_the_columns_of_a_narrow_layer(widths):
+    """Its U are the nearest of their rank where the layer above has all columns, and itself where no layer is narrow."""
+    arch, rng = ba.Architecture((2, 3), widths, (1.0, 1.3, 0.7, 0.9)), np.random.default_rng(0)
+    full, fewer = bartlett.layer_shapes(arch, full=True), bartlett.layer_shapes(arch)
+    sizes = jnp.array(arch.widths, float), jnp.array(arch.variances)
+    point = jnp.asarray(0.3 * rng.normal(size=sum(shape.size for shape in full)))
+    assert relative_error(bartlett.narrowed(point, full, full, *sizes)[0], point) < 1e-12
+    whole = bartlett.cholesky_factors(point, full, *sizes)
+    narrow, order = bartlett.narrowed(point, full, fewer, *sizes)
+    found = jax.device_get(bartlett.cholesky_factors(narrow, fewer, *sizes, order))
+    layer = 1 if widths[1] == 2 else 0
+    above = np.kron(np.eye(arch.heads[layer]), whole[layer + 1])
+    inner = np.linalg.solve(above, whole[layer])
+    values, vectors = np.linalg.eigh(inner @ inner.T)
+    kept = vectors[:, -widths[layer] :] * np.sqrt(values[-widths[layer] :])
+    expected = (above @ kept) @ (above @ kept).T
+    assert relative_error(found[layer] @ found[layer].T, expected) < 1e-12
+    assert [factor.shape[1] for factor in found] == [shape.columns for shape in fewer]
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
