@@ -16,6 +16,7 @@ from bayesattn.samplers import BIASED, Job, langevin
 from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
 from bayesattn.samplers.program import _strong, kernel, options_for
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
+from tests.samplers.targets import chains
 from tests.statistics import agree, detectable, mean_of, near
 from tests.test_runs import StopAfter, contents
 
@@ -39,26 +40,6 @@ def correlated_gaussian():
     precision = jnp.asarray(np.linalg.inv(covariance * np.outer(deviation, deviation)))
     mean = np.linspace(-3, 3, DIMENSION)
     return lambda x: (x - mean) @ precision @ (x - mean) / 2, mean, deviation
-
-
-def chains(kernel, start, warmup, draws):
-    """Draws z (chain, draw, coordinate) of four chains in one batch, and the states they came from."""
-
-    def chain(key):
-        init_key, start_key = jax.random.split(key)
-        state = kernel.init(init_key, warmup, start + jax.random.normal(start_key, start.shape))
-
-        def step(state, _):
-            state = kernel.sample(state, (), {})
-            return state, state
-
-        # One scan of warm-up and draws, so that the kernel is compiled once.
-        return jax.tree.map(lambda leaf: leaf[warmup:], jax.lax.scan(step, state, None, length=warmup + draws)[1])
-
-    # It runs for longer than it takes to compile.
-    optimised = {"xla_backend_optimization_level": 1}
-    states = jax.jit(jax.vmap(chain), compiler_options=optimised)(jax.random.split(jax.random.key(0), 4))
-    return np.asarray(states.z), states
 
 
 @cache
