@@ -1,4 +1,4 @@
-"""Gradients of the energy in float32 against those in float64, and that they do not compute what they do not need."""
+"""Gradients of the energy in float32 against those in float64; what a trajectory decomposes: samplers/test_langevin.py."""
 
 import jax
 import jax.numpy as jnp
@@ -59,28 +59,12 @@ def test_they_follow_other_labels():
     assert relative_error(*(jax.jit(jax.grad(each.energy))(factor) for each in both)) < ROUNDING
 
 
-def test_they_are_zero_where_float32_finds_no_matrix():
-    """Two labels have the same path inputs, and T is below the rounding of float32."""
+@pytest.mark.parametrize(("scale", "temperature"), [(1.0, 1e-10), (1e39, 1.0)], ids=["singular", "overflow"])
+def test_they_are_zero_where_float32_finds_no_matrix(scale, temperature):
+    """Two labels have the same path inputs and T is below the rounding of float32, or path inputs exceed it."""
     arch = ba.Architecture((1,), (2, 2), (1.0, 1.0, 1.0))
-    inputs = np.repeat(np.random.default_rng(0).normal(size=(3, 1, 8)), 2, axis=0)
-    process, factor = gaussian_process(inputs, np.repeat(np.ones(3), 2), arch, 1e-10), np.ones((1, 1))
-    assert np.isfinite(jax.jit(jax.grad(process.energy))(factor)).all()
+    inputs = scale * np.repeat(np.random.default_rng(0).normal(size=(3, 1, 8)), 2, axis=0)
+    process, factor = gaussian_process(inputs, np.ones(6), arch, temperature), np.ones((1, 1))
+    if scale == 1:
+        assert np.isfinite(jax.jit(jax.grad(process.energy))(factor)).all()
     assert not np.any(jax.jit(Float32Gradients.of(process).gradient)(factor))
-
-
-def test_they_are_zero_where_path_inputs_exceed_float32():
-    arch = ba.Architecture((1,), (2, 2), (1.0, 1.0, 1.0))
-    inputs = 1e39 * np.random.default_rng(0).normal(size=(6, 1, 8))
-    process = gaussian_process(inputs, np.ones(6), arch, 1.0)
-    assert not np.any(jax.jit(Float32Gradients.of(process).gradient)(np.ones((1, 1))))
-
-
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="looks for LAPACK's names in the program")
-@pytest.mark.parametrize("features", [7, 5])
-def test_they_decompose_no_matrix_in_float64(features):
-    """Nor does the energy decompose one in float32."""
-    process, factor, _ = random_process(12, features)
-    rounded = Float32Gradients.of(process)
-    for function, expected in ((jax.grad(rounded.energy), {"spotrf"}), (rounded.energy, {"dpotrf"})):
-        compiled = jax.jit(function).lower(factor).compile().as_text()
-        assert {name for name in ("spotrf", "dpotrf") if name in compiled} == expected

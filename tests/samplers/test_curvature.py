@@ -1,38 +1,24 @@
 """Whitening by the mean curvature along short chains, as of a model of many coordinates."""
 
 import numpy as np
-import pytest
 
 import bayesattn as ba
 from bayesattn.models import collapsed
 from bayesattn.samplers import curvature
 from tests.posteriors import tiny_model
-from tests.statistics import agree
 
 FEW = {"MOST_COORDINATES_FOR_HESSIAN": 10, "STEPS_PER_ROUND": 24, "LEAPFROG_STEPS": 4, "STEPS_BETWEEN_DRAWS": 3}
-JOB = {"sampler": "hmc", "chains": 2, "warmup": 200, "draws": 1500}
 
 
-@pytest.fixture
-def model_of(monkeypatch):
-    """Networks that count as those of many coordinates, of any width."""
-    for name, value in FEW.items():
-        monkeypatch.setattr(curvature, name, value)
-
-    def make(width):
-        model = tiny_model(heads=(2, 2), widths=(width,) * 3, variances=(1.0, 0.8, 1.2, 1.1), examples=8)
-        assert curvature.is_worthwhile(collapsed.structure(model))
-        return model
-
-    return make
-
-
-def test_it_is_that_of_the_draws_and_the_same_each_time(model_of):
+def test_it_is_that_of_the_draws_and_the_same_each_time(monkeypatch):
     """Whitened draws of the posterior have a mean square of about 1. Rows are in their own order, as those of draws.
 
     In whatever coordinates chains move, they have the posterior's density: tests/models/test_dense.py.
     """
-    model = model_of(12)
+    for name, value in FEW.items():
+        monkeypatch.setattr(curvature, name, value)
+    model = tiny_model(heads=(2, 2), widths=(12, 12, 12), variances=(1.0, 0.8, 1.2, 1.1), examples=8)
+    assert curvature.is_worthwhile(collapsed.structure(model))
     at_mode = collapsed.prepare(model)
     assert "order" not in at_mode
     found, again = (curvature.whitened_by_mean_curvature(model, at_mode) for _ in range(2))
@@ -40,16 +26,6 @@ def test_it_is_that_of_the_draws_and_the_same_each_time(model_of):
     for name in found:
         np.testing.assert_array_equal(found[name], again[name])
         assert not np.array_equal(found[name], at_mode[name])
-    drawn = ba.sample(model, **JOB)["posterior"]["bartlett"].values
+    drawn = ba.sample(model, "hmc", chains=2, warmup=200, draws=1500)["posterior"]["bartlett"].values
     whitened = np.linalg.solve(found["scale"], (drawn.reshape(-1, drawn.shape[2]) - found["centre"]).T)
     assert 0.5 < np.mean(whitened**2) < 2
-
-
-@pytest.mark.heavy
-def test_it_changes_no_answer_of_a_narrow_network(model_of, monkeypatch):
-    model = model_of(4)
-    by_curvature = ba.sample(model, **JOB)["posterior"]
-    monkeypatch.setattr(curvature, "is_worthwhile", lambda shapes: False)
-    by_mode = ba.sample(model, seed=1, **JOB)["posterior"]
-    for name in ("order_parameter", "prediction"):
-        agree(by_curvature[name], by_mode[name])

@@ -14,7 +14,6 @@ from numpyro.infer import MCMC, NUTS, init_to_sample
 import bayesattn as ba
 from bayesattn._util.random import branch
 from bayesattn.models import Path
-from bayesattn.network import effective_weights
 from bayesattn.samplers import QUANTITIES, Job
 from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers.blocks import plan
@@ -66,18 +65,14 @@ def test_a_signal_that_another_thread_takes_interrupts(scalar_model):
     assert draws["posterior"].sizes["draw"] < 50_000
 
 
-CASES = [
-    ("nuts", "path", None),
-    ("nuts", "collapsed", None),
-    ("nuts", "collapsed", "vectorised"),
-    *(
-        pytest.param(*case, None, marks=pytest.mark.heavy)
-        for case in (("nuts", "token"), ("hmc", "path"), ("hmc", "collapsed"))
-    ),
-]
+LIGHT_CASES = [("nuts", "path", None), ("nuts", "collapsed", None), ("nuts", "collapsed", "vectorised")]
+HEAVY_CASES = [("nuts", "token", None), ("hmc", "path", None), ("hmc", "collapsed", None)]
 
 
-@pytest.mark.parametrize(("sampler", "parameterisation", "chain_method"), CASES)
+@pytest.mark.parametrize(
+    ("sampler", "parameterisation", "chain_method"),
+    [*LIGHT_CASES, *(pytest.param(*case, marks=pytest.mark.heavy) for case in HEAVY_CASES)],
+)
 def test_draws_have_the_known_posterior_means_and_not_those_of_another_temperature(
     scalar_model, scalar_draws, sampler, parameterisation, chain_method
 ):
@@ -156,18 +151,11 @@ def test_datatree_has_arviz_groups_and_path_names(scalar_draws):
     assert list(posterior["path"].values) == ["head0 -> head0", "head0 -> head1", "head1 -> head0", "head1 -> head1"]
     assert posterior["V_1"].dims == ("chain", "draw", "head_1", "width_2", "width_1")
     assert posterior["V_2"].shape == (2, 60, 2, 2, 4)
-    langevin = tree["sample_stats"]
+    langevin, nuts = tree["sample_stats"], scalar_draws("nuts", "path", None)
     assert {"lp", "acceptance_rate", "n_steps", "step_size", "diverging"} <= set(langevin.data_vars)
     assert (langevin["n_steps"] == 2).all()
     assert np.ptp(langevin["step_size"].values, axis=1).max() == 0
-    assert "V_0" not in scalar_draws("nuts", "path", None)["posterior"]
-    statistics = scalar_draws("nuts", "path", None)["sample_stats"]
-    assert {"lp", "energy", "diverging", "tree_depth", "n_steps", "step_size"} <= set(statistics.data_vars)
-    assert (statistics["tree_depth"] <= 10).all()
+    assert "V_0" not in nuts["posterior"]
+    assert {"lp", "energy", "diverging", "tree_depth", "n_steps", "step_size"} <= set(nuts["sample_stats"].data_vars)
     np.testing.assert_array_equal(tree["observed_data"]["labels"], model.labels)
     assert sorted((e.chain, e.done, e.total) for e in events)[-1] == (1, 80, 80)
-    # U and f recomputed from the kept weights.
-    effective = effective_weights(
-        {name: jnp.asarray(posterior[name].values[1, 3]) for name in ("V_0", "V_1", "V_2", "a")}
-    )
-    np.testing.assert_allclose(posterior["order_parameter"].values[1, 3], effective @ effective.T / 3, rtol=1e-12)

@@ -29,24 +29,23 @@ def test_zero_path_inputs_and_duplicated_examples_are_served(inputs, labels, tem
         agree(draws["order_parameter"], np.eye(4))
 
 
-@pytest.mark.parametrize("call", [ba.theory.solve, ba.theory.finite_width, ba.theory.evidence, ba.sample])
+THEORY = (ba.theory.solve, ba.theory.finite_width, ba.theory.evidence, ba.theory.gp_evidence)
+
+
+@pytest.mark.parametrize("call", [*THEORY, ba.sample])
 def test_a_singular_kernel_at_tiny_temperature_is_named(call):
     with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 for 12 labels .* temperature 1e-15 is too small"):
         call(model_of(TWICE, SAME_LABELS, ARCH, 1e-15))
 
 
-def test_what_is_lost_in_rounding_is_not_called_evidence():
-    message = r"in the GP limit cannot be computed in float64; .* K has rank 6 for 12 labels"
-    with pytest.raises(ba.theory.NotConverged, match=message):
-        ba.theory.gp_evidence(model_of(TWICE, SAME_LABELS, ARCH, 1e-15))
-    assert np.isfinite(ba.theory.gp_evidence(model_of(TWICE, SAME_LABELS, ARCH, 1e-6)))
-
-
-def test_what_is_lost_in_rounding_is_no_prediction_and_no_action():
-    """40 labels that 6 features cannot explain."""
-    rng, arch, u = np.random.default_rng(0), ba.Architecture((2,), (5, 5), (1.0,) * 3), np.eye(2)
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_what_is_lost_in_rounding_is_no_prediction_no_action_and_no_saddle_point(seed):
+    """40 labels that 6 features cannot explain: U_11 came out as 0.199, 1.000 and 0.955, not 0.196, 0.290 and 0.250."""
+    rng, arch, u = np.random.default_rng(seed), ba.Architecture((2,), (5, 5), (1.0,) * 3), np.eye(2)
     inputs, labels = rng.normal(size=(40, 2, 3)), rng.choice([-1.0, 1.0], 40)
     cold, served = (model_of(inputs, labels, arch, t, test_path_inputs=inputs) for t in (1e-12, 1e-6))
+    with pytest.raises(ba.theory.NotConverged, match="singular in float64"):
+        ba.theory.solve(cold)
     message = "^temperature must be larger: K.* I is singular in float64, .*, got temperature 1e-12$"
     for call in (lambda model: ba.theory.predict(u, model), lambda model: ba.theory.action([u], model)):
         with pytest.raises(ValueError, match=message):
@@ -83,18 +82,8 @@ def test_the_advice_is_a_temperature_that_is_served():
 def test_labels_of_absurd_size_are_named():
     with pytest.raises(ba.theory.NotConverged, match=r"labels are .* times larger than the prior expects"):
         ba.theory.finite_width(model_of(XI, 1e7 * Y, ARCH, 0.1), about="mode")
-    # The expansion about the saddle point, the default in so narrow a network, copes with labels 1000 times too large. Of
-    # larger ones a step of the search may end where K is singular by rounding: 1 of 20 at 1e4, 3 of 20 at 1e6.
+    # The expansion about the saddle point, the default in so narrow a network, copes with labels 1000 times too large.
     assert np.isfinite(ba.theory.finite_width(model_of(XI, 1e3 * Y, ARCH, 0.1)).order_parameter).all()
-    failed = 0
-    for seed in range(20):
-        labels = 1e6 * Y * (1 + 1e-3 * np.random.default_rng(seed).normal(size=Y.shape))
-        try:
-            assert np.isfinite(ba.theory.finite_width(model_of(XI, labels, ARCH, 0.1)).order_parameter).all()
-        except ba.theory.NotConverged as error:
-            failed += 1
-            assert "labels are 1e+06 times larger than the prior expects" in str(error)  # noqa: PT017
-    assert failed < 7  # How it is compiled matters; the others are solved.
 
 
 def test_a_draw_that_is_not_finite_ends_the_run(monkeypatch):
@@ -111,15 +100,3 @@ def test_a_draw_that_is_not_finite_ends_the_run(monkeypatch):
     model = model_of(XI[:9, :1], Y[:9], arch, 0.3)
     with pytest.raises(FloatingPointError, match=r"not finite at draws 8 to 27 \(warm-up included\) of chain 0"):
         ba.sample(model, warmup=7, draws=20, chains=1, options={"max_tree_depth": 3})
-
-
-@pytest.mark.parametrize("seed", [0, 2, 3])
-def test_a_temperature_lost_beside_a_kernel_of_low_rank_is_said_to_be(seed):
-    """40 labels that 6 features cannot explain, T = 1e-12.
-
-    U_11 came out as 0.199, 1.000 and 0.955 where it is 0.196, 0.290 and 0.250.
-    """
-    rng, arch = np.random.default_rng(seed), ba.Architecture((2,), (5, 5), (1.0,) * 3)
-    model = model_of(rng.normal(size=(40, 2, 3)), rng.choice([-1.0, 1.0], 40), arch, 1e-12)
-    with pytest.raises(ba.theory.NotConverged, match=r"singular in float64"):
-        ba.theory.solve(model)

@@ -257,49 +257,23 @@ def test_blocks_of_importance_sampling_are_of_different_draws(monkeypatch):
     assert len(np.unique(log_weights)) == np.size(log_weights)
 
 
-@pytest.mark.heavy
-def test_many_paths_in_a_narrow_network_state_their_error():
-    """Against prior draws at T = 1; an expansion about the mode was 2.6 nats off on such networks and knew no error."""
-    model = model_of(*random_problem(*MANY_PATHS, 1.0, 0))
-    right([ba.theory.evidence(model, particles=64)], *evidence_of(by_prior_draws(model, 20_000)[1]), finds=2)
-
-
-@pytest.mark.heavy
-def test_routes_agree_and_approach_the_gp_limit(hidden_markov_model):
-    """Two widths and three temperatures on the reference task."""
-    temperatures = (0.01, 0.1, 1.0)
-    for width in (100, 10000):
-        model = hidden_markov_model(width)
-        found, annealed = (ba.theory.evidences(model, temperatures, particles=each) for each in (None, 64))
-        for sampled, cooled in zip(found, annealed, strict=True):
-            assert sampled.method == "importance sampling"
-            right([cooled], sampled.log_evidence, sampled.error, finds=1)
-            assert sampled.reliable
-
-
 def islands(*values):
     """Annealed particles whose islands say these log evidences."""
     return particles.Particles(np.zeros((len(values), 1, 1)), np.ones((len(values), 1)), np.array(values), 0.0, 1.0)
 
 
-def test_bridges_that_miss_what_the_particles_found_do_not_agree():
+def test_bridges_that_differ_or_miss_what_the_particles_found_say_so_in_their_error():
     """One island of eight found a mode 15 nats higher: its own error is large, but so much too large it hardly ever is."""
-    route = importlib.import_module("bayesattn.theory.evidence")
-    spread = np.linspace(-0.1, 0.1, 8)
+    agreed, spread = importlib.import_module("bayesattn.theory.evidence")._agreed, np.linspace(-0.1, 0.1, 8)
     bridges = [islands(*spread), islands(*(spread + 0.05))]
-    lost = route._agreed(bridges, islands(*spread[:7], 15.0))
+    lost = agreed(bridges, islands(*spread[:7], 15.0))
     assert not lost.reliable
     assert lost.log_evidence > 12
-    found = route._agreed(bridges, islands(*(10 * spread)))
+    found = agreed(bridges, islands(*(10 * spread)))
     assert found.reliable
     assert abs(found.log_evidence) < 0.1
-
-
-def test_bridges_that_differ_say_so_in_their_error():
-    route = importlib.import_module("bayesattn.theory.evidence")
-    spread = np.linspace(-0.5, 0.5, 8)
-    low, high = islands(*spread), islands(*(spread + 0.55))
-    alone, both = route._agreed([low, low], low), route._agreed([low, high], low)
+    low, high = islands(*(5 * spread)), islands(*(5 * spread + 0.55))
+    alone, both = agreed([low, low], low), agreed([low, high], low)
     assert alone.error == pytest.approx(low.error / np.sqrt(2))
     assert both.error == pytest.approx(abs(high.log_evidence - low.log_evidence) / 2, rel=0.02)
 

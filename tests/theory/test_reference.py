@@ -31,8 +31,8 @@ def test_saddle_point(layers):
 
 
 def test_head_scores(two_layers):
-    scores = ba.theory.head_scores(two_layers.order_parameters[0], two_layers.arch)
     stored = two_layers.stored
+    scores = ba.theory.head_scores(two_layers.order_parameters[0], two_layers.arch)
     ours = [scores[layer][head] for layer, head in zip(stored["layer_index"], stored["head_index"], strict=True)]
     assert relative_error(ours, stored["head_scores"]) < 1e-12
 
@@ -47,18 +47,15 @@ def test_hidden_markov(hidden_markov, hidden_markov_model, width):
         assert relative_error(value, hidden_markov[f"{name}_{width}"]) < 1e-4, name
 
 
-def test_solving_several_networks_at_once_is_the_same(hidden_markov_model):
+def test_solving_several_networks_or_temperatures_at_once_is_the_same(hidden_markov_model, two_layers):
     model = hidden_markov_model(10)
-    networks = [ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4) for width in (10, 30, 100, 300, 1000)]
+    networks = [model.architecture.with_width(width) for width in (10, 30, 100, 300, 1000)]
     together = ba.theory.solve(model, arch=networks)
     assert together.order_parameter.shape == (5, 4, 4)
     assert together.converged.all()
     for index in (0, 3):
         alone = ba.theory.solve(model, arch=networks[index])
         assert relative_error(alone.order_parameter, together.order_parameter[index]) < 1e-9
-
-
-def test_several_temperatures_of_one_network(two_layers):
     together = ba.theory.solve(two_layers.model, temperature=[0.05, 0.5])
     alone = [ba.theory.solve(two_layers.model, temperature=each).order_parameter for each in (0.05, 0.5)]
     np.testing.assert_allclose(together.order_parameter, alone, rtol=1e-9, atol=1e-12)
