@@ -24,27 +24,18 @@ LITERAL_HOLDS = Claim("literal", "1", 1.0, MEASURED, literal=True)
 ROW = Row("paths-x", "2405.15926", "figure 9", "It is so.", "x = 1", "none", ("first",), why="The coin was bent.")
 
 
-@pytest.mark.parametrize(
-    ("claims", "verdict"),
-    [
-        ([SURE], results.REPRODUCED),
-        ([SURE, LITERAL], results.QUALIFIED),
-        ([SURE, BLIND], results.OPEN),
-        ([SURE, BLIND, WRONG], results.NOT_REPRODUCED),
-        ([LITERAL], results.MISSING),
-        ([], results.MISSING),
-    ],
-)
-def test_verdict_of_a_row(claims, verdict):
-    found = results._content("first", Findings.of_row("paths-x", claims), 0, True, 1.0)
-    (outcome,) = results.outcomes({"first": found}, [ROW])
-    assert outcome.verdict == verdict
+def test_the_page_shows_rows_claims_and_figures():
+    found = results._content("first", Findings.of_row("paths-x", [SURE, LITERAL]), 0, True, 1.0)
     text = page.markdown({"first": found}, {"first": "first.png"}, [ROW])
-    assert f"| [paths-x](#paths-x) | figure 9 | {verdict} |" in text
-    assert "| first | fast | 0 |" in text
-    assert "\npython -m reproductions --fast\n" in text
-    assert "![first](first.png)" in text
-    assert all(claim.statement in text for claim in claims)
+    for part in (
+        f"| [paths-x](#paths-x) | figure 9 | {results.QUALIFIED} |",
+        "| sure | 1 | 1.00 ± 0.10 | 2: 2 | holds |",
+        "| literal | 2 | 1.00 ± 0.10 |  | literal reading, does not hold |",
+        "| first | fast | 0 |",
+        "\npython -m reproductions --fast\n",
+        "![first](first.png)",
+    ):
+        assert part in text
 
 
 def test_rows_are_chosen_by_paper_by_name_and_by_experiment():
@@ -202,38 +193,44 @@ def test_bad_arguments_of_the_command_are_named(command):
 def command_of(monkeypatch, command):
     """The command on a single row, whose experiment finds some claims, or raises an error."""
 
-    def run(found, name):
+    def run(found, name, *options):
         act = Mock(side_effect=found if isinstance(found, BaseException) else [Findings.of_row(name, found)])
         monkeypatch.setattr(results, "experiments", lambda: {"urn": Experiment("urn", act)})
         monkeypatch.setattr(results, "ROWS", [row._replace(by=("urn",)) for row in ROWS if row.id == name])
-        return command("urn", "--all")
+        return command("urn", *options)
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("claims", "row", "expected"),
+    ("claims", "row", "verdict", "status"),
     [
-        ((SURE, LITERAL), "tokens-sufficient", 0),
-        ((SURE, WRONG), "tokens-sufficient", 1),
-        ((SURE, BLIND), "tokens-sufficient", 2),
+        ([SURE], "tokens-minimal", results.REPRODUCED, 0),
+        ([SURE, LITERAL], "tokens-minimal", results.QUALIFIED, 0),
+        ([SURE, BLIND], "tokens-minimal", results.OPEN, 2),
+        ([SURE, BLIND, WRONG], "tokens-minimal", results.NOT_REPRODUCED, 1),
+        ([LITERAL], "tokens-minimal", results.MISSING, 2),
+        ([], "tokens-minimal", results.MISSING, 2),
         # A literal reading that holds: of a theorem, which it may not, and of a figure.
-        ((SURE, LITERAL_HOLDS), "tokens-sufficient", 1),
-        ((SURE, LITERAL_HOLDS), "paths-1a", 0),
+        ([SURE, LITERAL_HOLDS], "tokens-minimal", results.REPRODUCED, 1),
+        ([SURE, LITERAL_HOLDS], "paths-1a", results.REPRODUCED, 0),
     ],
 )
-def test_exit_status_is_that_of_the_worst_claim(command_of, claims, row, expected):
-    status, out, _ = command_of(claims, row)
-    assert status == expected
-    if LITERAL_HOLDS in claims:
-        assert "literally taken, holds" in out
-        assert "0 of 1 literal readings fail" in " ".join(out.split())
+def test_the_verdict_of_a_row_and_the_exit_status_are_those_of_its_claims(command_of, claims, row, verdict, status):
+    found, out, _ = command_of(claims, row, "--json")
+    assert (json.loads(out)["rows"][0]["verdict"], found) == (verdict, status)
+
+
+def test_all_comparisons_are_printed_if_asked(command_of):
+    _, out, _ = command_of([SURE, LITERAL_HOLDS], "paths-1a", "--all")
+    assert "literally taken, holds" in out
+    assert "0 of 1 literal readings fail" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
     ("error", "expected"), [(ValueError("bad"), 2), (KeyError("unforeseen"), 70), (KeyboardInterrupt(), 130)]
 )
 def test_errors_end_the_command_with_their_status(command_of, error, expected):
-    status, out, err = command_of(error, "tokens-sufficient")
+    status, out, err = command_of(error, "tokens-minimal")
     assert (status, out) == (expected, "")
     assert ("Traceback" in err) == (expected == 70)
