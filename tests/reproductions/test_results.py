@@ -195,8 +195,9 @@ def command_of(monkeypatch, command):
 
     def run(found, name, *options):
         act = Mock(side_effect=found if isinstance(found, BaseException) else [Findings.of_row(name, found)])
+        rows = [row for row in ROWS if row.id == name]
         monkeypatch.setattr(results, "experiments", lambda: {"urn": Experiment("urn", act)})
-        monkeypatch.setattr(results, "ROWS", [row._replace(by=("urn",)) for row in ROWS if row.id == name])
+        monkeypatch.setattr(results, "ROWS", [row._replace(by=("urn",), qualification="") for row in rows])
         return command("urn", *options)
 
     return run
@@ -205,14 +206,14 @@ def command_of(monkeypatch, command):
 @pytest.mark.parametrize(
     ("claims", "row", "verdict", "status"),
     [
-        ([SURE], "tokens-minimal", results.REPRODUCED, 0),
-        ([SURE, LITERAL], "tokens-minimal", results.QUALIFIED, 0),
-        ([SURE, BLIND], "tokens-minimal", results.OPEN, 2),
-        ([SURE, BLIND, WRONG], "tokens-minimal", results.NOT_REPRODUCED, 1),
-        ([LITERAL], "tokens-minimal", results.MISSING, 2),
-        ([], "tokens-minimal", results.MISSING, 2),
+        ([SURE], "tokens-latent", results.REPRODUCED, 0),
+        ([SURE, LITERAL], "tokens-latent", results.QUALIFIED, 0),
+        ([SURE, BLIND], "tokens-latent", results.OPEN, 2),
+        ([SURE, BLIND, WRONG], "tokens-latent", results.NOT_REPRODUCED, 1),
+        ([LITERAL], "tokens-latent", results.MISSING, 2),
+        ([], "tokens-latent", results.MISSING, 2),
         # A literal reading that holds: of a theorem, which it may not, and of a figure.
-        ([SURE, LITERAL_HOLDS], "tokens-minimal", results.REPRODUCED, 1),
+        ([SURE, LITERAL_HOLDS], "tokens-latent", results.REPRODUCED, 1),
         ([SURE, LITERAL_HOLDS], "paths-1a", results.REPRODUCED, 0),
     ],
 )
@@ -231,6 +232,6 @@ def test_all_comparisons_are_printed_if_asked(command_of):
     ("error", "expected"), [(ValueError("bad"), 2), (KeyError("unforeseen"), 70), (KeyboardInterrupt(), 130)]
 )
 def test_errors_end_the_command_with_their_status(command_of, error, expected):
-    status, out, err = command_of(error, "tokens-minimal")
+    status, out, err = command_of(error, "tokens-latent")
     assert (status, out) == (expected, "")
     assert ("Traceback" in err) == (expected == 70)
