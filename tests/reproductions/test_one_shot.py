@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, ImageDraw
 from safetensors.numpy import save_file
 from scipy import stats
+from sklearn.datasets import load_digits
 
 import bayesattn as ba
 from bayesattn.models import token
@@ -47,6 +48,12 @@ def trained(task, tmp_path_factory):
     file, weights = tmp_path_factory.mktemp("trained") / "weights.safetensors", training.train(task, FEW)
     save_file(weights, file)
     return file, weights
+
+
+def test_digits_are_images_of_scikit_learn():
+    alone = Image.fromarray((load_digits().images[100] / 16).astype(np.float32))
+    expected = np.asarray(alone.resize((32, 32), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(load_images("digits", 32).pixels[100], expected)
 
 
 def test_images_of_a_folder_are_those_of_a_zip_and_may_be_turned(tmp_path):
