@@ -5,7 +5,18 @@ import pytest
 from scipy import stats
 
 from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
-from reproductions.claims import Claim, Mean, combined, exponent, jackknife, law_slope, mean_of, slope, worst
+from reproductions.claims import (
+    Claim,
+    Mean,
+    above_zero,
+    combined,
+    exponent,
+    jackknife,
+    law_slope,
+    mean_of,
+    slope,
+    worst,
+)
 from tests.statistics import near
 
 RNG = np.random.default_rng(0)
@@ -90,11 +101,11 @@ def test_what_a_law_leaves_out_is_allowed_and_no_more():
         Claim(**CLAIM, measured=Mean(1.0, 0.1), tolerance=0.1)
 
 
-def test_verdict_of_a_gain_needs_no_gain_to_fail():
-    gain = {"predicted": 0.0, "relation": ">=", "planted": 0.0, "wrong": "no gain", "wrong_relation": "<="}
+def test_a_gain_or_a_fall_holds_where_none_is_found_wrong():
     verdicts = {0.5: HOLDS, 0.1: CANNOT_TELL, -0.1: CANNOT_TELL, -0.5: DOES_NOT_HOLD}
     for value, verdict in verdicts.items():
-        assert Claim("", "", measured=Mean(value, 0.05), **gain).verdict == verdict
+        assert above_zero("", Mean(value, 0.05)).verdict == verdict
+        assert above_zero("", Mean(-value, 0.05), below=True).verdict == verdict
 
 
 def test_planted_laws_are_off_by_the_size_that_is_asked_for():

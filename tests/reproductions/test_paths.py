@@ -43,14 +43,6 @@ def test_the_second_order_is_claimed_where_it_is_seen_alone():
     assert len(orders([0.1, -0.025, 0.00625])) == 2
 
 
-def test_a_loss_is_no_gain():
-    values = 0.1 + 0.01 * np.random.default_rng(0).normal(size=20)
-    gain, loss = (maps._above_zero("", sign * values) for sign in (1, -1))
-    assert (gain.holds(), gain.finds_planted(), loss.holds()) == (True, True, False)
-    fall = maps._above_zero("", -values, below=True)
-    assert (fall.holds(), fall.finds_planted()) == (True, True)
-
-
 def test_a_gain_that_vanishes_more_slowly_than_the_load_is_told():
     loads = 100 / np.array([10, 10_000, 100_000])
     spread = 1 + 0.01 * np.random.default_rng(0).normal(size=(3, 1, 3, 8))

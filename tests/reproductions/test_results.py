@@ -47,7 +47,7 @@ def test_rows_are_chosen_by_paper_by_name_and_by_experiment():
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Two experiments that count how often they run, for the rows that the registry has for them."""
+    """The experiments of the row tokens-latent, which count how often they run; one is interrupted the first time."""
     counts = {"urn": 0, "exact posterior": 0}
 
     def experiment(name):
@@ -56,11 +56,7 @@ def runs(monkeypatch):
             settings.progress("half way")
             if name == "exact posterior" and counts[name] == 1:
                 raise KeyboardInterrupt
-            found = Findings()
-            for row in ROWS:
-                if name in row.by:
-                    found.add(row.id, SURE)
-            return found
+            return Findings.of_row("tokens-latent", [SURE])
 
         return Experiment(name, run)
 
@@ -112,16 +108,14 @@ DAMAGE = {
 @pytest.mark.parametrize("change", DAMAGE)
 def test_a_file_that_is_not_the_result_that_it_should_be_is_named(stored, tmp_path, change):
     file, content = stored
-    claim = next(claim for claim in content["claims"] if claim["row"] == "tokens-latent")
-    file.write_text(DAMAGE[change](content, claim) or json.dumps(content))
+    file.write_text(DAMAGE[change](content, content["claims"][0]) or json.dumps(content))
     with pytest.raises(ValueError, match=r"urn.json must be a result .* got .*: remove it"):
         stored_results.load(tmp_path, fast=True)
 
 
 def test_a_row_without_claims_of_an_experiment_is_run_again(runs, stored, tmp_path):
     file, content = stored
-    content["claims"] = [claim for claim in content["claims"] if claim["row"] != "tokens-latent"]
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps(content | {"claims": []}))
     (outcome,) = results.outcomes(stored_results.load(tmp_path, fast=True), results.chosen(["tokens-latent"]))
     assert (outcome.verdict, page.reason(outcome)) == (results.MISSING, "needs urn")
     (outcome,) = results.check(tmp_path, ["tokens-latent"], fast=True)
