@@ -5,18 +5,8 @@ import pytest
 from scipy import stats
 
 from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
-from reproductions.claims import (
-    Claim,
-    Mean,
-    above_zero,
-    combined,
-    exponent,
-    jackknife,
-    law_slope,
-    mean_of,
-    slope,
-    worst,
-)
+from reproductions import claims
+from reproductions.claims import Claim, Mean, above_zero, mean_of, worst
 from tests.statistics import near
 
 RNG = np.random.default_rng(0)
@@ -37,7 +27,7 @@ def test_p_values_are_those_of_students_t_with_the_errors_of_both_sides():
     for relation, alternative in (("=", "two-sided"), ("<=", "greater"), (">=", "less")):
         claim = Claim("", "", 0.1, mean_of(second), relation)
         assert claim.p_value == pytest.approx(stats.ttest_1samp(second, 0.1, alternative=alternative)[1], rel=1e-9)
-    assert combined(Mean(1.0), Mean(2.0)) == Mean(3.0, 0.0, np.inf)
+    assert claims.combined(Mean(1.0), Mean(2.0)) == Mean(3.0, 0.0, np.inf)
 
 
 def test_the_worst_of_many_pays_for_their_number():
@@ -68,19 +58,21 @@ def test_literal_claims_are_expected_to_fail_significantly_and_what_is_not_finit
 def test_slopes_of_known_powers():
     x = np.array([10, 100, 1000])
     squares = (x**-0.8)[:, None] * RNG.chisquare(4, size=(3, 2000)) / 4
-    found = slope(x, squares)
+    found = claims.slope(x, squares)
     near(found.value, -0.4, found.error, found.degrees, finds=0.02)
-    assert law_slope(x, x**-0.8) == pytest.approx(-0.4)
+    assert claims.law_slope(x, x**-0.8) == pytest.approx(-0.4)
     # Errors of means that are known: weights of a least-squares slope.
     means = [Mean(1.0, 0.1, 10), Mean(10.0, 1.0, 10)]
-    assert exponent([1, 10], means) == pytest.approx((1.0, np.hypot(0.1, 0.1) / np.log(10), 20))
+    assert claims.exponent([1, 10], means) == pytest.approx((1.0, np.hypot(0.1, 0.1) / np.log(10), 20))
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error():
     data = RNG.normal(size=30)
-    assert jackknife(float, [data]) == pytest.approx(mean_of(data), rel=1e-9)
+    assert claims.jackknife(float, [data]) == pytest.approx(mean_of(data), rel=1e-9)
     # The bias of a square, variance / 30, is taken away.
-    assert jackknife(lambda mean: mean**2, [data]).value == pytest.approx(data.mean() ** 2 - data.var(ddof=1) / 30)
+    assert claims.jackknife(lambda mean: mean**2, [data]).value == pytest.approx(
+        data.mean() ** 2 - data.var(ddof=1) / 30
+    )
 
 
 def test_what_a_law_leaves_out_is_allowed_and_no_more():
