@@ -26,11 +26,12 @@ def test_a_cache_gives_path_inputs_of_each_sequence_by_itself():
     cache, mask = cache_of()
     found = attention.from_cache(cache, layers=(1, 2), heads=[[0, 2], [1]], mask=mask)
     inputs, matrices, real = found
-    assert inputs.shape == (5, 4, 6)
+    np.testing.assert_allclose(inputs[mask], cache["resid_pre", 1][mask], rtol=1e-6)
     assert [matrix.shape for matrix in matrices] == [(5, 2, 4, 4), (5, 1, 4, 4)]
     assert np.array_equal(real, mask)
     assert found.head_names == (("1.0", "1.2"), ("2.1",))
     xi = found.path_inputs("mean", skips=True)
+    assert xi.shape[1] == ba.Architecture((2, 1), (5, 5, 5), (1.0,) * 4, skips=found.skips).paths
     for example, length in enumerate(mask.sum(1)):
         tokens = cache["resid_pre", 1][example, :length]
         own = [cache["pattern", layer][example, :, :length, :length].astype(float) for layer in (1, 2)]
@@ -75,19 +76,6 @@ def test_a_missing_share_and_scores_are_told_from_rounding():
         attention.paths_from_matrices(cache["resid_pre", 1], [sinks["pattern", 1]], "mean", mask)
 
 
-def test_a_network_of_the_residual_stream_takes_what_was_read():
-    cache, mask = cache_of(examples=12)
-    found = attention.from_cache(cache, layers=(0, 1), mask=mask)
-    model = ba.Model(
-        path_inputs=found.path_inputs("last", skips=True),
-        labels=np.sign(np.random.default_rng(1).normal(size=12)),
-        architecture=ba.Architecture((3, 3), (5, 5, 5), (1.0,) * 4, skips=found.skips),
-        temperature=0.1,
-        head_names=found.head_names,
-    )
-    assert model.path_names[:2] == ["skip -> skip", "skip -> 1.0"]
-
-
 def test_a_projection_keeps_principal_components_of_real_tokens():
     cache, mask = cache_of(examples=40)
     found = attention.from_cache(cache, layers=(1,), mask=mask)
@@ -121,21 +109,18 @@ BAD = {
     r"heads of layer 1 must be different numbers below 3, at least one, got \[3\]": {"heads": [3]},
     "heads must be one list of heads, or a list for each of 1 layers": {"heads": [[0], [1]]},
     "mask must leave each sequence a token": {"mask": np.zeros((5, 4), bool)},
+    "must not attend to padding": {"mask": np.arange(4) < np.ones((5, 1))},
     "attention of each token must sum to 1 within renormalise = 1e-07": {"renormalise": 1e-7, "pattern": np.float16},
+    "renormalise must be a number of at least 0 and below 1, got -1": {"renormalise": -1},
     "the axes of queries and keys are swapped": {
         "mask": np.ones((5, 4), bool),
         "pattern": lambda array: np.swapaxes(array, 2, 3),
     },
-    "must not attend to padding": {"mask": np.arange(4) < np.ones((5, 1))},
     "hidden states must be finite, got nan at index": {"resid_pre": with_nan},
     "hidden states must be finite, got nan at index .*1 such": {"resid_post": with_nan},
     r"attention must have shape \(5, 3, 4, 4\), got \(1, 3, 4, 4\)": {"pattern": lambda array: array[:1]},
     r"hidden states must have shape \(5, 4, 6\), got \(1, 4, 6\)": {"resid_post": lambda array: array[:1]},
-    r"cache\['pattern', 1\] must have shape \(examples, heads, tokens, tokens\), got": {
-        "pattern": lambda array: array[0]
-    },
-    "renormalise must be a number of at least 0 and below 1, got -1": {"renormalise": -1},
-    "renormalise must be a number of at least 0 and below 1, got 'a'": {"renormalise": "a"},
+    r"cache\['pattern', 1\] must have shape \(examples, heads, tokens": {"pattern": lambda array: array[0]},
 }
 """Arguments, and arrays of layer 1 as functions of what they were."""
 
@@ -150,12 +135,17 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(message):
         attention.from_cache(cache, **given)
 
 
-def test_components_must_be_there():
-    cache, mask = cache_of()
-    inputs = cache["resid_pre", 0]
-    with pytest.raises(BayesattnError, match="features must be a whole number of at most 6, got 7"):
-        attention.principal_components(inputs, 7, mask)
-    with pytest.raises(BayesattnError, match="inputs must hold tokens that differ, got equal ones"):
-        attention.principal_components(np.full((2, 3, 4), 0.1), 2)
-    with pytest.raises(BayesattnError, match=r"inputs must have shape \(examples, tokens, 6\)"):
-        attention.principal_components(inputs, 2, mask)(np.ones((2, 3, 4)))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: attention.principal_components(x, 7), "features must be a whole number of at most 6, got 7"),
+        (
+            lambda x: attention.principal_components(0 * x + 0.1, 2),
+            "inputs must hold tokens that differ, got equal ones",
+        ),
+        (lambda x: attention.principal_components(x, 2)(x[..., :4]), r"inputs must have shape \(examples, tokens, 6\)"),
+    ],
+)
+def test_components_must_be_there(call, message):
+    with pytest.raises(BayesattnError, match=message):
+        call(cache_of()[0]["resid_pre", 0])

@@ -68,9 +68,10 @@ def model(request):
 
 
 def test_path_inputs_are_those_of_single_sequences_without_padding(model, batch):
-    model.train()
+    next(model.train().children()).eval()
+    modes = [module.training for module in model.modules()]
     found = read(model, batch, layers=(1, -2), heads=[[0, 2], [1, 2, 3]], batch_size=3)
-    assert model.training  # Its mode is as it was, though dropout was off.
+    assert [module.training for module in model.modules()] == modes  # As they were, though dropout was off.
     assert found.head_names == (("1.0", "1.2"), ("2.1", "2.2", "2.3"))
     xi = found.path_inputs("mean", skips=True)
     model.eval()
@@ -105,32 +106,6 @@ def test_a_folder_is_one_of_this_machine(batch, tmp_path, monkeypatch):
     assert (tmp_path / "read/inputs.npy").exists()
     with refused("folder must be"):
         read(bert(), batch, layers=(0,), folder="s3://bucket/a")
-
-
-def test_skips_are_those_of_the_layers_without_the_final_norm(batch):
-    torch.manual_seed(2)
-    model = gpt2().eval()
-    kept = {}
-    hook = model.h[3].register_forward_hook(lambda _, given, output: kept.update(before=given[0], after=output))
-    with torch.no_grad():
-        model(**batch)  # A causal model: padding on the right changes no token.
-    hook.remove()
-    found = read(model, batch, layers=(3,))
-    after = kept["after"][0] if isinstance(kept["after"], tuple) else kept["after"]
-    real = batch["attention_mask"] > 0
-    before, after = kept["before"][real].double(), after[real].double()
-    assert found.skips[0] == pytest.approx(float((before * after).sum() / (before**2).sum()), rel=1e-5)
-
-
-def test_sequences_padded_on_the_left_are_those_padded_on_the_right(batch):
-    torch.manual_seed(2)
-    model, lengths = gpt2(), batch["attention_mask"].sum(1).tolist()
-    shifted = {
-        name: torch.stack([row.roll(9 - n) for row, n in zip(value, lengths, strict=True)])
-        for name, value in batch.items()
-    }
-    right, left = (read(model, each, layers=(1, 2)) for each in (batch, shifted))
-    np.testing.assert_allclose(left.path_inputs("last"), right.path_inputs("last"), atol=1e-6)
 
 
 class Wrapped(torch.nn.Module):
@@ -293,10 +268,9 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(batch):
         (encoder, batch | {"attention_mask": 0.0 * mask}, {}, r"\['attention_mask'\] must leave each sequence a token"),
         (Wrapped(encoder), batch | {"kind": torch.ones(7, 1)}, {"batch_size": 1}, other_shape),
         (encoder, batch, {"layers": (4,)}, "layers must be below 4, the model's number of layers, got"),
-        (encoder, batch, {"layers": (2, 1)}, "layers must be ascending numbers of layers, from 0, got"),
-        (encoder, batch, {"layers": (1,), "heads": [4]}, "heads of layer 1 must be different numbers below 4"),
         (encoder, batch, {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        *((encoder, wrong, {}, no_arguments) for wrong in (ids, {}, ["a text"])),
+        (encoder, ids, {}, no_arguments),
+        (encoder, {}, {}, no_arguments),
         (encoder, {"input_ids": [[1, 2], [1, 2, 3]]}, {}, r"\['input_ids'\] must be an array, got sequences of diff"),
         (encoder, {"input_ids": ids[0]}, {}, shape),
         (encoder, batch | {"attention_mask": mask[:3]}, {}, "batch must hold arrays of equally many sequences"),
@@ -304,15 +278,6 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(batch):
     ):
         with refused(message):
             read(model, given, **{"layers": (0,)} | options)
-
-
-def test_each_module_keeps_its_mode(batch):
-    model = gpt2().train()
-    model.h[0].eval()
-    read(model, batch, layers=(1,))
-    assert model.training
-    assert not model.h[0].training
-    assert model.h[1].training
 
 
 def test_half_precision_is_renormalised_if_asked_and_a_folder_of_what_was_refused_is_removed(batch, tmp_path):
