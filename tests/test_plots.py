@@ -24,7 +24,7 @@ from bayesattn.jobs.plots.run import draw, lacking
 from bayesattn.models.stored_model import ATTRIBUTE
 from tests.zoo import LIGHT
 
-LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]
+LONG = "attends_to_the_previous_token_of_the_same_state"
 
 
 @pytest.fixture(autouse=True)
@@ -38,20 +38,18 @@ def run(zoo):
     return runs.Run(zoo.run("one"))
 
 
-def posterior(paths=2, tests=30, chains=4, count=200, seed=0):
+def posterior(paths=2, tests=30, chains=4, count=200):
     """Independent draws of a U of some paths, with predictions for labels of -1 and +1."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     factors = rng.normal(size=(chains, count, paths, paths + 3)) * np.sqrt(np.arange(1, paths + 1))[:, None]
-    names, along = [f"{LONG[0]} -> {path}" for path in range(paths)], ("chain", "draw")
+    names, along = [f"{LONG} -> {path}" for path in range(paths)], ("chain", "draw")
     labels = np.resize([-1.0, 1.0], tests)
+    drawn = {
+        "order_parameter": ((*along, "path", "other_path"), factors @ np.swapaxes(factors, 2, 3) / paths),
+        "prediction": ((*along, "test_example"), labels + rng.normal(size=(chains, count, tests))),
+    }
     groups = {
-        "posterior": xr.Dataset(
-            {
-                "order_parameter": ((*along, "path", "other_path"), factors @ np.swapaxes(factors, 2, 3) / paths),
-                "prediction": ((*along, "test_example"), labels + rng.normal(size=(chains, count, tests))),
-            },
-            coords={"path": names, "other_path": names},
-        ),
+        "posterior": xr.Dataset(drawn, coords={"path": names, "other_path": names}),
         "sample_stats": xr.Dataset({name: (along, rng.normal(size=(chains, count))) for name in ("lp", "energy")}),
         "constant_data": xr.Dataset({"test_labels": ("test_example", labels)}),
     }
@@ -60,28 +58,18 @@ def posterior(paths=2, tests=30, chains=4, count=200, seed=0):
 
 def validation(width=10, paths=2, tested=True, aligned=20):
     """What figures ask of a validation, with the numbers of no posterior."""
-    rng = np.random.default_rng(width)
-    saddle = np.diag(np.linspace(1, 2, paths))
+    rng, saddle = np.random.default_rng(width), np.diag(np.linspace(1, 2, paths))
     gain = Gain(0.1, 20, 10, 100, 0.01)
     shares = Accuracy(0.9, 0.9, 0.9, 0.01, 0.8, {"good path": 0.85}, 100, {"all paths": gain}, {"all paths": gain})
     eigenvectors = [rng.uniform(size=aligned) for _ in range(3)]
-    return SimpleNamespace(
-        model=SimpleNamespace(
-            name="model",
-            temperature=0.1,
-            row_names=[f"{LONG[0]} -> {p}" for p in range(paths)],
-            labels=np.zeros(3),
-            compressed=None,
-            replace=lambda **changes: SimpleNamespace(fingerprint=paths),
-        ),
-        width=width,
-        saddle=saddle,
-        corrected=saddle * (1 + 1 / width),
-        order_parameter=saddle * (1 + 1 / width),
-        error=np.full((paths, paths), 0.01),
-        accuracy=shares if tested else None,
-        alignment=Alignment(0.3, 0.01, 0.2, 0.2, *eigenvectors) if aligned else None,
-    )
+    model = SimpleNamespace(name="model", temperature=0.1, labels=np.zeros(3), compressed=None)
+    model.row_names = [f"{LONG} -> {path}" for path in range(paths)]
+    model.replace = lambda **changes: SimpleNamespace(fingerprint=paths)
+    found = SimpleNamespace(model=model, width=width, saddle=saddle, error=np.full((paths, paths), 0.01))
+    found.corrected = found.order_parameter = saddle * (1 + 1 / width)
+    found.accuracy = shares if tested else None
+    found.alignment = Alignment(0.3, 0.01, 0.2, 0.2, *eigenvectors) if aligned else None
+    return found
 
 
 def test_one_model_is_drawn_and_accuracy_at_the_widths_that_have_test_labels():
@@ -239,7 +227,7 @@ def test_rank_figures_show_the_curves_and_their_band():
 
 
 def test_figures_show_what_the_draws_say():
-    draws = posterior(paths=2)
+    draws = posterior()
     sampled, predictions = (draws["posterior"][name].values for name in ("order_parameter", "prediction"))
     matrix, intervals, _ = drawn("U", draws).axes
     np.testing.assert_allclose(matrix.images[0].get_array(), sampled.mean((0, 1)))
