@@ -260,20 +260,18 @@ UNIFORM = np.random.default_rng(0).integers(0, 64, (50, 1))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "narrow_ranks", "status"),
-    [((), "uniform", 0), ((), "zero", 1), ((), "zero, dependent", 2), (("--no-narrow",), "zero", 0)],
+    ("arguments", "narrow", "status"),
+    [((), (1, 1.0), 0), ((), (0, 1.0), 1), ((), (0, 0.2), 2), (("--no-narrow",), (0, 1.0), 0)],
 )
-def test_calibrate_asks_about_a_narrow_network_too(
-    run, tmp_path, monkeypatch, unpainted, arguments, narrow_ranks, status
-):
-    """Ranks as if of a sampler that is right on the model asked for, and as given on the narrow network."""
+def test_calibrate_asks_about_a_narrow_network_too(run, tmp_path, monkeypatch, unpainted, arguments, narrow, status):
+    """Ranks as if of a sampler that is right on the model asked for, and on the narrow one zero or of few draws."""
     if status:
         unpainted()
     waiting, shown = [], []
 
     def ranks_of(model, sampler):
-        zero = model.name == "narrow" and narrow_ranks != "uniform"
-        return 0 * UNIFORM if zero else UNIFORM, 0.2 if "dependent" in narrow_ranks else 1.0
+        factor, effective = narrow if model.name == "narrow" else (1, 1.0)
+        return factor * UNIFORM, effective
 
     def joint_test(*arguments):
         [task] = shown[-1].progress.tasks
@@ -374,9 +372,8 @@ def test_sample_stops_at_a_target_or_a_limit(run):
     assert " stopped " in run("runs", "draws")[1]
     status, out, err = run(*given, "--draws", "50")
     assert (status, err) == (0, "")
-    assert "first 50 draws of 1 chains, of a run that is not complete: --draws 600 continues it" in " ".join(
-        out.split()
-    )
+    assert "has the first 50 draws of 1 chains, of a run that is not complete" in " ".join(out.split())
+    assert "--draws 600 continues it" in " ".join(out.split())
     status, out, err = run(*given, "--target-ess", "1e6")
     assert status == 0
     assert "draws is complete: 600 draws of 1 chains" in out
@@ -418,7 +415,6 @@ def before_jax(monkeypatch, tmp_path):
     """As if JAX were not imported yet, and nobody had chosen a folder for what it compiles."""
     monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
 
 
