@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import jax
@@ -27,7 +26,7 @@ from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.checks.theory_predictions import predicted
 from bayesattn.jobs import cli, sweep
 from bayesattn.jobs.cli import screen
-from bayesattn.jobs.cli.validate import _print_entries
+from bayesattn.jobs.cli.validate import _differs
 from bayesattn.jobs.plots import style
 from bayesattn.questions import calibration
 from bayesattn.tasks.load import ready_models
@@ -155,19 +154,12 @@ def test_a_stopped_command_says_how_to_resume_and_resumes(tmp_path):
     assert runs.Run(tmp_path / "run").state == "interrupted"
 
 
-def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
-    """As of fewer than four draws a chain: no entry is said to differ, and nothing is "nan"."""
+def test_entries_whose_errors_are_not_known_are_not_said_to_differ():
+    """As of fewer than four draws a chain."""
     unknown = np.full(1, np.nan)
     entries = Compared(["11"], np.ones(1), unknown, unknown, np.zeros(1), np.ones(1), 0.01, 0.01)
-    row = dict.fromkeys(("saddle", "corrected", "draws"), 1.0)
-    row |= dict.fromkeys(("error", "z", "rhat", "ess", "tail_ess", "pareto_k"), np.nan)
-    found = SimpleNamespace(width=8, entries=entries, corrected=np.eye(1), model=SimpleNamespace(row_names=["one"]))
-    found.summary = lambda: pandas.DataFrame([row])
-    _print_entries([found])
-    table = capsys.readouterr().out.split("z: draws minus")[0]
-    assert "± n/a" in table
-    assert "nan" not in table
-    assert "!" not in table
+    assert not entries.agrees.any()
+    assert not _differs(entries).any()
 
 
 def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch, unpainted):
