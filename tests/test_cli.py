@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -24,10 +24,9 @@ from bayesattn._util.progress import Bars
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.checks.theory_predictions import predicted
-from bayesattn.checks.validation import Validation
-from bayesattn.jobs import cli
+from bayesattn.jobs import cli, sweep
 from bayesattn.jobs.cli import screen
-from bayesattn.jobs.cli.validate import _print_entries
+from bayesattn.jobs.cli.validate import _differs
 from bayesattn.jobs.plots import style
 from bayesattn.questions import calibration
 from bayesattn.tasks.load import ready_models
@@ -49,6 +48,8 @@ tokens = 5
 # The command has the name of its module.
 THEORY = importlib.import_module("bayesattn.jobs.cli.theory")
 QUICK = ("--warmup", "60", "--draws", "150")
+ENTRY = re.compile(r"^ *(?:\d+ +)?\d+,\d+ .* [+-][\d.]+!? +\S+ +\d+ +\d+ *$", re.MULTILINE)
+"""A row of the table of U."""
 
 
 @pytest.fixture
@@ -123,22 +124,17 @@ def test_sample_starts_a_run_and_finds_it_complete(run, shown, tmp_path):
     assert len(content["order_parameter"]) == 10
     assert content["order_parameter"][0]["path"] == "same_token -> uniform"
     assert content["diagnostics"]["ess"] > 10
-
-    def stored():
-        return {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
-
-    before = stored()
+    before = {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
     assert "draws was already complete: 150 draws of 4 chains" in shown(*asked)
     advice = "ask for the same, choose another folder, or replace it with overwrite=True (--overwrite)"
     assert run(*asked, "--seed", "1") == (2, "", f"bayesattn: draws holds a run with seed = 0, got 1: {advice}\n")
-    assert before == stored()
+    assert before == {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
     row = shown("runs", ".").splitlines()[2].split()
     assert row[:8] == ["draws", "small", "8", "0.1", "nuts", "complete", "100", "%"]
     assert json.loads(run("runs", "draws", "--json")[1])[0]["progress"] == 1
-    deep = "a folder " * 9 + "with spaces"
-    (tmp_path / deep).mkdir()
-    assert run("runs", "draws", "--netcdf", f"{deep}/draws.nc")[1] == f"draws written to {deep}/draws.nc\n"
-    assert (tmp_path / deep / "draws.nc").stat().st_size > 10**5
+    file = tmp_path / ("a long name " * 9 + "with spaces.nc")
+    assert run("runs", "draws", "--netcdf", file.name)[1] == f"draws written to {file.name}\n"
+    assert file.stat().st_size > 10**5
     assert run(*asked, "--seed", "1", "--overwrite")[0] == 0
 
 
@@ -158,25 +154,12 @@ def test_a_stopped_command_says_how_to_resume_and_resumes(tmp_path):
     assert runs.Run(tmp_path / "run").state == "interrupted"
 
 
-def entries_of(out):
-    """Of the table of U: each entry with its z."""
-    rows = re.findall(r"^ *(?:\d+ +)?(\d+,\d+) .* ([+-][\d.]+)!? +\S+ +\d+ +\d+ *$", out, re.MULTILINE)
-    return [(entry, float(z)) for entry, z in rows]
-
-
-def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
-    """As of fewer than four draws a chain: no entry is said to differ, and nothing is "nan"."""
-    unknown, two = np.full(3, np.nan), np.full((2, 2), np.nan)
-    entries = Compared(["11", "21", "22"], np.ones(3), unknown, unknown, 0 * np.ones(3), np.ones(3), 0.01, 0.01)
-    theory = {"order_parameter": np.eye(2), "saddle": np.eye(2), "corrected": np.eye(2)}
-    draws = {"error": two, "rhat": two, "ess": two, "tail_ess": two, "model": SimpleNamespace(row_names=["one", "two"])}
-    found = SimpleNamespace(width=8, entries=entries, pareto_k=two, **theory, **draws)
-    found.summary = lambda: Validation.summary(found)
-    _print_entries([found])
-    table = capsys.readouterr().out.split("z: draws minus")[0]
-    assert table.count("± n/a") == 3
-    assert "nan" not in table
-    assert "!" not in table
+def test_entries_whose_errors_are_not_known_are_not_said_to_differ():
+    """As of fewer than four draws a chain."""
+    unknown = np.full(1, np.nan)
+    entries = Compared(["11"], np.ones(1), unknown, unknown, np.zeros(1), np.ones(1), 0.01, 0.01)
+    assert not entries.agrees.any()
+    assert not _differs(entries).any()
 
 
 def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch, unpainted):
@@ -184,7 +167,7 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     # So few draws show agreement within a wide margin only.
     out = shown(*command, "--width", "40", "--margin", "0.3", "--draws", "600", "--all")
     assert out.count("McNemar p = ") == out.count("kernel-target alignment") == 2
-    assert len(entries_of(out)) == 2 * 10
+    assert len(ENTRY.findall(out)) == 2 * 10
     folder = tmp_path / "out" / "validate-small"
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     content = json.loads((folder / "result.json").read_text())
@@ -197,53 +180,33 @@ def test_validate_answers_with_its_exit_status(run, shown, tmp_path, monkeypatch
     assert f"Order parameter of {content['results'][0]['paths'][path]}, by theory" in " ".join(rows)
     told = [row.split() for row in rows if row.split()[:1] in (["8"], ["40"])]
     assert [float(row[3]) for row in told] == pytest.approx([each[path][path] for each in own], rel=0.05)
-    assert [float(row[6]) for row in told] == [
-        pytest.approx(100 * result["accuracy"]["draws"], abs=0.06) for result in content["results"]
-    ]
+    shares = [100 * result["accuracy"]["draws"] for result in content["results"]]
+    assert [float(row[6]) for row in told] == pytest.approx(shares, abs=0.06)
     assert max(result["bound"] for result in content["results"]) == content["bound"] <= content["margin"] == 0.3
     assert [result["level"] for result in content["results"]] == [content["level"] / 2] * 2
     unpainted()
-    for options, doubt in (
-        (("--margin", "0.001", "--all"), "draw more"),
-        (("--chains", "1"), "one chain alone cannot show"),
-    ):
-        status, out, _ = run(*command, *options)
-        assert status == 2, out
-        assert "The draws cannot tell" in out
-        assert doubt in " ".join(out.split())
-        assert len(entries_of(out)) == (10 if "--all" in options else 0)
-    assert json.loads((tmp_path / "out" / "validate-small-3" / "result.json").read_text())["verdict"] == "cannot tell"
+    status, out, _ = run(*command, "--margin", "0.001")
+    assert status == 2, out
+    assert "The draws cannot tell" in out
+    assert "draw more" in " ".join(out.split())
+    assert ENTRY.findall(out) == []
+    assert json.loads((tmp_path / "out" / "validate-small-2" / "result.json").read_text())["verdict"] == "cannot tell"
     # A theory at another temperature than the draws: the same command must say so and end with 1.
+    other = {"prediction": predicted(ba.load_model("small.toml", width=8, temperature=1.0))}
     honest = ba.validate
-
-    def dishonest(draws, model, **how):
-        return honest(draws, model=model, **how | {"prediction": predicted(model.replace(temperature=1.0))})
-
-    monkeypatch.setattr(ba, "validate", dishonest)
+    monkeypatch.setattr(ba, "validate", lambda draws, model, **how: honest(draws, model=model, **how | other))
     status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
     # What is off is said without being asked for.
     assert "N = 8: does not hold: " in out
     assert " by the draws, " in " ".join(out.split())
-    assert (tmp_path / "out" / "validate-small-4" / "figure.png").is_file()
-
-    def not_converged(*_, **__):
-        raise ba.theory.NotConverged("no saddle point was found", None)
-
-    monkeypatch.setattr(ba, "validate", not_converged)
-    status, _, err = run(*command)
-    assert (status, err) == (2, "bayesattn: no saddle point was found\n")
+    assert (tmp_path / "out" / "validate-small-3" / "figure.png").is_file()
 
 
 def test_validate_draws_nothing_where_the_theory_of_a_width_fails(run, monkeypatch):
-    module = importlib.import_module("bayesattn.jobs.cli.validate")
-
-    def failing_at_nine(model):
-        if model.architecture.widths[0] == 9:
-            raise ba.theory.NotConverged("no saddle point was found", None)
-
-    monkeypatch.setattr(module, "predicted", failing_at_nine)
+    solved = Mock(side_effect=[None, ba.theory.NotConverged("no saddle point was found", None)])
+    monkeypatch.setattr(importlib.import_module("bayesattn.jobs.cli.validate"), "predicted", solved)
     monkeypatch.setattr(ba, "sample", lambda *_, **__: pytest.fail("drawn before all theory is solved"))
     status, _, err = run("validate", "small.toml", "--width", "8", "--width", "9", *QUICK)
     assert (status, err) == (2, "bayesattn: no saddle point was found\n")
@@ -258,8 +221,7 @@ def test_validate_chooses_temperatures_and_solves_the_theory_alone_at_other_widt
     task = '[task]\nname = "arrays"\nfile = "arrays.npz"\n'
     (tmp_path / "small.toml").write_text(f"temperature = 0.1\n[architecture]\nheads = [1]\nwidth = 8\n{task}")
     unpainted()
-    out = run("validate", "small.toml", "--width", "8", "--theory-width", "30", *QUICK, "--json")[1]
-    content = json.loads(out)
+    content = json.loads(run("validate", "small.toml", "--width", "8", "--theory-width", "30", *QUICK, "--json")[1])
     assert [each["width"] for each in content["theory"]] == [8, 30]
     known = [each for each in content["theory"][0]["temperatures"] if each["log_evidence"] is not None]
     best = max(known, key=lambda each: each["log_evidence"])["temperature"]
@@ -269,37 +231,46 @@ def test_validate_chooses_temperatures_and_solves_the_theory_alone_at_other_widt
     assert found["temperature"] == best
     assert found["verdict"] == content["verdict"] == alone.verdict
     np.testing.assert_array_equal(found["order_parameter"], alone.order_parameter)
-    assert run("validate", "small.toml", "--width", "0")[2] == run("theory", "small.toml", "--width", "0")[2]
+
+
+def calibrations(monkeypatch, ranks_of, joint_test=calibration.JointTest):
+    """Lets ranks and their effective number be those of `ranks_of(model, sampler)`; the levels that are asked for."""
+    levels = []
+
+    def calibrated(model, simulations, *, sampler, level, **settings):
+        levels.append(level)
+        ranks, effective = ranks_of(model, sampler)
+        p_values = uniform_probability(least_tail(ranks, 63), 50, 63)
+        return calibration.Calibration(["U 1,1"], ranks, 63, p_values, np.array([effective]), None, level)
+
+    monkeypatch.setattr(calibration, "calibrate", calibrated)
+    monkeypatch.setattr(calibration, "joint_test", lambda *_, level, **__: joint_test(["U 1,1"], np.zeros(1), level))
+    return levels
+
+
+UNIFORM = np.random.default_rng(0).integers(0, 64, (50, 1))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "narrow_ranks", "status"),
-    [((), "uniform", 0), ((), "zero", 1), ((), "zero, dependent", 2), (("--no-narrow",), "zero", 0)],
+    ("arguments", "narrow", "status"),
+    [((), (1, 1.0), 0), ((), (0, 1.0), 1), ((), (0, 0.2), 2), (("--no-narrow",), (0, 1.0), 0)],
 )
-def test_calibrate_asks_about_a_narrow_network_too(
-    run, tmp_path, monkeypatch, unpainted, arguments, narrow_ranks, status
-):
-    """Ranks as if of a sampler that is right on the model asked for, and as given on the narrow network."""
+def test_calibrate_asks_about_a_narrow_network_too(run, tmp_path, monkeypatch, unpainted, arguments, narrow, status):
+    """Ranks as if of a sampler that is right on the model asked for, and on the narrow one zero or of few draws."""
     if status:
         unpainted()
-    uniform = np.random.default_rng(0).integers(0, 64, (50, 1))
-    levels, waiting, shown = [], [], []
+    waiting, shown = [], []
 
-    def calibrated(model, simulations, *, level, **settings):
-        levels.append(level)
-        ranks = 0 * uniform if model.name == "narrow" and narrow_ranks != "uniform" else uniform
-        p_values = uniform_probability(least_tail(ranks, 63), 50, 63)
-        effective = np.array([0.2 if "dependent" in narrow_ranks else 1.0])
-        return calibration.Calibration(["U 1,1"], ranks, 63, p_values, effective, None, level)
+    def ranks_of(model, sampler):
+        factor, effective = narrow if model.name == "narrow" else (1, 1.0)
+        return factor * UNIFORM, effective
 
-    monkeypatch.setattr(calibration, "calibrate", calibrated)
-
-    def tested(*_, level, **__):
+    def joint_test(*arguments):
         [task] = shown[-1].progress.tasks
         waiting.append((task.completed, task.total, task.description))
-        return calibration.JointTest(["U 1,1"], np.zeros(1), level)
+        return calibration.JointTest(*arguments)
 
-    monkeypatch.setattr(calibration, "joint_test", tested)
+    levels = calibrations(monkeypatch, ranks_of, joint_test)
     monkeypatch.setattr(screen, "bars", lambda quiet: shown.append(Bars(False)) or shown[-1])
     ended, out, err = run("calibrate", "small.toml", "--sampler", "nuts", "--sampler", "hmc", *arguments)
     assert ended == status, err
@@ -320,20 +291,13 @@ def test_calibrate_asks_about_a_narrow_network_too(
 
 
 def test_a_sampler_that_meets_nan_costs_no_other_its_calibration(run, tmp_path, monkeypatch):
-    ranks = np.random.default_rng(0).integers(0, 64, (50, 1))
-
-    def calibrated(*_, sampler, level, **__):
-        if sampler == failing:
+    def ranks_of(model, sampler):
+        if sampler == "hmc":
             raise FloatingPointError(f"sampler {sampler!r} met a value that is not finite")
-        p_values = uniform_probability(least_tail(ranks, 63), 50, 63)
-        return calibration.Calibration(["U 1,1"], ranks, 63, p_values, np.ones(1), None, level)
+        return UNIFORM, 1.0
 
-    monkeypatch.setattr(calibration, "calibrate", calibrated)
-    monkeypatch.setattr(
-        calibration, "joint_test", lambda *_, level, **__: calibration.JointTest(["U 1,1"], np.zeros(1), level)
-    )
-    failing, samplers = "hmc", ("--sampler", "hmc", "--sampler", "nuts", "--no-narrow")
-    status, out, _ = run("calibrate", "small.toml", *samplers)
+    calibrations(monkeypatch, ranks_of)
+    status, out, _ = run("calibrate", "small.toml", "--sampler", "hmc", "--sampler", "nuts", "--no-narrow")
     assert status == 2
     assert "not calibrated: small.toml: sampler 'hmc' met a value that is not finite" in out
     content = json.loads((tmp_path / "out" / "calibrate-small" / "result.json").read_text())
@@ -344,7 +308,6 @@ def test_a_sampler_that_meets_nan_costs_no_other_its_calibration(run, tmp_path, 
 
 def test_sweeps_fit_the_screen(shown, tmp_path, monkeypatch):
     """Their runs, and how they ended, without drawing anything."""
-    sweep = pytest.importorskip("bayesattn.jobs.sweep")
     (tmp_path / "sweep.toml").write_text('[settings]\nmodel = "small.toml"\n[grid]\nwidth = [10, 1000]\n')
     listed = shown("sweep", "sweep.toml", "--dry-run").splitlines()
     assert [line.split() for line in listed[-2:]] == [["width=10", "new"], ["width=1000", "new"]]
@@ -366,9 +329,8 @@ def test_one_chain_and_few_draws_are_told_in_tables(run, shown):
     assert content["diagnostics"]["undefined"].keys() == {"rhat"}
     out = run("runs", ".")[1]
     assert out.splitlines()[2].split()[8] == "n/a"
-    assert "the worst of U or z, numbers with priors, predictions, readouts, energy and log posterior" in " ".join(
-        out.split()
-    )
+    worst = "the worst of U or z, numbers with priors, predictions, readouts, energy and log posterior"
+    assert worst in " ".join(out.split())
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -387,6 +349,9 @@ def test_help_of_a_command_tells_what_it_takes_and_serves(run):
     pages = {name: " ".join(run(name, "--help")[1].split()) for name in ("plot", "report", "theory")}
     assert not [name for name in ("plot", "report") if "--figure" in pages[name]]
     assert all(f"{model}," in pages["theory"] for model in ready_models())
+    status, out, _ = run("--help")
+    assert (status, "Usage: bayesattn" in out) == (0, True)
+    assert run() == run("--debug") == (status, out, "")
 
 
 @pytest.mark.filterwarnings("default:.* draws of each chain are there")
@@ -399,8 +364,8 @@ def test_sample_stops_at_a_target_or_a_limit(run):
     assert " stopped " in run("runs", "draws")[1]
     status, out, err = run(*given, "--draws", "50")
     assert (status, err) == (0, "")
-    first = "draws has the first 50 draws of 1 chains, of a run that is not complete: --draws 600 continues it"
-    assert first in " ".join(out.split())
+    assert "has the first 50 draws of 1 chains, of a run that is not complete" in " ".join(out.split())
+    assert "--draws 600 continues it" in " ".join(out.split())
     status, out, err = run(*given, "--target-ess", "1e6")
     assert status == 0
     assert "draws is complete: 600 draws of 1 chains" in out
@@ -437,17 +402,23 @@ def test_importing_it_imports_what_sampling_needs():
     assert not modules & unneeded
 
 
-def test_compiled_programs_are_kept_in_the_users_cache_folder(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "jax", None)  # As if it were not imported yet.
+@pytest.fixture
+def before_jax(monkeypatch, tmp_path):
+    """As if JAX were not imported yet, and nobody had chosen a folder for what it compiles."""
+    monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-    assert keep_compiled() is None
-    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+
+
+def test_compiled_programs_are_kept_in_the_users_cache_folder(before_jax, monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
+        assert keep_compiled() is None
+        assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "jax", jax)  # Whose cache is that of the tests.
         assert keep_compiled() is None
+    assert list(tmp_path.iterdir()) == []
     folder = keep_compiled()
     assert [folder] == [*(tmp_path / "bayesattn").iterdir()]
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
@@ -463,25 +434,13 @@ def test_a_session_that_has_compiled_already_keeps_what_follows(tmp_path):
     subprocess.run([sys.executable, "-c", code], env=settings | {"XDG_CACHE_HOME": str(tmp_path)}, check=True)
 
 
-def test_whoever_has_no_place_for_a_cache_does_without(monkeypatch, tmp_path):
-    def no_home(_):
-        raise RuntimeError("could not determine the home directory for '~/.cache'")
-
+def test_whoever_has_no_place_for_a_cache_does_without(before_jax, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
-    monkeypatch.setitem(sys.modules, "jax", None)  # As if it were not imported yet.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     keep_compiled()
-    monkeypatch.setattr(platformdirs, "user_cache_dir", no_home)
+    monkeypatch.setattr(platformdirs, "user_cache_dir", Mock(side_effect=RuntimeError("no home directory")))
     keep_compiled()
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda _: str(tmp_path))
     monkeypatch.setattr(os, "access", lambda *_: False)
     keep_compiled()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
-
-
-def test_the_command_alone_shows_its_help(run):
-    status, out, _ = run("--help")
-    assert status == 0
-    assert "Usage: bayesattn" in out
-    assert run() == run("--debug") == (status, out, "")

@@ -1,7 +1,6 @@
 """Figures: what they show is inside the picture, apart from each other and from the data, and what the draws say."""
 
 import dataclasses
-import functools
 import io
 import itertools
 import json
@@ -25,7 +24,7 @@ from bayesattn.jobs.plots.run import draw, lacking
 from bayesattn.models.stored_model import ATTRIBUTE
 from tests.zoo import LIGHT
 
-LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]
+LONG = "attends_to_the_previous_token_of_the_same_state"
 
 
 @pytest.fixture(autouse=True)
@@ -39,20 +38,18 @@ def run(zoo):
     return runs.Run(zoo.run("one"))
 
 
-def posterior(paths=2, tests=30, chains=4, count=200, seed=0):
+def posterior(paths=2, tests=30, chains=4, count=200):
     """Independent draws of a U of some paths, with predictions for labels of -1 and +1."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     factors = rng.normal(size=(chains, count, paths, paths + 3)) * np.sqrt(np.arange(1, paths + 1))[:, None]
-    names, along = [f"{LONG[0]} -> {path}" for path in range(paths)], ("chain", "draw")
+    names, along = [f"{LONG} -> {path}" for path in range(paths)], ("chain", "draw")
     labels = np.resize([-1.0, 1.0], tests)
+    drawn = {
+        "order_parameter": ((*along, "path", "other_path"), factors @ np.swapaxes(factors, 2, 3) / paths),
+        "prediction": ((*along, "test_example"), labels + rng.normal(size=(chains, count, tests))),
+    }
     groups = {
-        "posterior": xr.Dataset(
-            {
-                "order_parameter": ((*along, "path", "other_path"), factors @ np.swapaxes(factors, 2, 3) / paths),
-                "prediction": ((*along, "test_example"), labels + rng.normal(size=(chains, count, tests))),
-            },
-            coords={"path": names, "other_path": names},
-        ),
+        "posterior": xr.Dataset(drawn, coords={"path": names, "other_path": names}),
         "sample_stats": xr.Dataset({name: (along, rng.normal(size=(chains, count))) for name in ("lp", "energy")}),
         "constant_data": xr.Dataset({"test_labels": ("test_example", labels)}),
     }
@@ -61,45 +58,18 @@ def posterior(paths=2, tests=30, chains=4, count=200, seed=0):
 
 def validation(width=10, paths=2, tested=True, aligned=20):
     """What figures ask of a validation, with the numbers of no posterior."""
-    rng = np.random.default_rng(width)
-    saddle = np.diag(np.linspace(1, 2, paths))
+    rng, saddle = np.random.default_rng(width), np.diag(np.linspace(1, 2, paths))
     gain = Gain(0.1, 20, 10, 100, 0.01)
     shares = Accuracy(0.9, 0.9, 0.9, 0.01, 0.8, {"good path": 0.85}, 100, {"all paths": gain}, {"all paths": gain})
     eigenvectors = [rng.uniform(size=aligned) for _ in range(3)]
-    return SimpleNamespace(
-        model=SimpleNamespace(
-            name="model",
-            temperature=0.1,
-            row_names=[f"{LONG[0]} -> {p}" for p in range(paths)],
-            labels=np.zeros(3),
-            compressed=None,
-            replace=lambda **changes: SimpleNamespace(fingerprint=paths),
-        ),
-        width=width,
-        saddle=saddle,
-        corrected=saddle * (1 + 1 / width),
-        order_parameter=saddle * (1 + 1 / width),
-        error=np.full((paths, paths), 0.01),
-        accuracy=shares if tested else None,
-        alignment=Alignment(0.3, 0.01, 0.2, 0.2, *eigenvectors) if aligned else None,
-    )
-
-
-@pytest.mark.parametrize(
-    ("labels", "compressed", "why"),
-    [
-        (np.zeros(3), None, "all labels are 0"),
-        (np.ones(2001), None, "more than 2000 labels"),
-        (np.ones(3), object(), "the dataset holds no single examples"),
-    ],
-)
-def test_a_figure_says_why_there_is_no_accuracy_and_no_alignment(labels, compressed, why):
-    without = validation(tested=False, aligned=0)
-    without.model.labels, without.model.compressed = labels, compressed
-    title = plots.validation_figure([without]).get_suptitle()
-    assert f"no alignment: {why}" in title
-    assert "no accuracy: the model has no test labels" in title
-    assert "accuracy" not in plots.validation_figure([validation()]).get_suptitle()
+    model = SimpleNamespace(name="model", temperature=0.1, labels=np.zeros(3), compressed=None)
+    model.row_names = [f"{LONG} -> {path}" for path in range(paths)]
+    model.replace = lambda **changes: SimpleNamespace(fingerprint=paths)
+    found = SimpleNamespace(model=model, width=width, saddle=saddle, error=np.full((paths, paths), 0.01))
+    found.corrected = found.order_parameter = saddle * (1 + 1 / width)
+    found.accuracy = shares if tested else None
+    found.alignment = Alignment(0.3, 0.01, 0.2, 0.2, *eigenvectors) if aligned else None
+    return found
 
 
 def test_one_model_is_drawn_and_accuracy_at_the_widths_that_have_test_labels():
@@ -110,38 +80,49 @@ def test_one_model_is_drawn_and_accuracy_at_the_widths_that_have_test_labels():
         plots.validation_figure([validation(10), validation(100, paths=3)])
 
 
+def test_a_figure_says_why_there_is_no_accuracy_and_no_alignment():
+    for labels, compressed, why in (
+        (np.zeros(3), None, "all labels are 0"),
+        (np.ones(2001), None, "more than 2000 labels"),
+        (np.ones(3), object(), "the dataset holds no single examples"),
+    ):
+        without = validation(tested=False, aligned=0)
+        without.model.labels, without.model.compressed = labels, compressed
+        title = plots.validation_figure([without]).get_suptitle()
+        assert f"no alignment: {why}" in title
+        assert "no accuracy: the model has no test labels" in title
+    assert "accuracy" not in plots.validation_figure([validation()]).get_suptitle()
+
+
 def calibrated(count):
     ranks = np.random.default_rng(0).integers(0, 20, (50, 3))
     one = SimpleNamespace(ranks=ranks, draws=19, names=["U 1", "f 1", "log likelihood"], holds=True)
     return {f"sampler {number}": one for number in range(count)}
 
 
-FIGURES = (
-    {
-        "one width": lambda: plots.validation_figure([validation()]),
-        "three widths": lambda: plots.validation_figure([validation(width) for width in (10, 100, 1000)]),
-        "many paths": lambda: plots.validation_figure([validation(paths=16)]),
-        "no test labels": lambda: plots.validation_figure([validation(tested=False)]),
-        "labels of 0": lambda: plots.validation_figure([validation(tested=False, aligned=0)]),
-        "one example": lambda: plots.validation_figure([validation(aligned=1)]),
-        "one sampler": lambda: plots.calibration_figure(calibrated(1)),
-        "five samplers": lambda: plots.calibration_figure(calibrated(5)),
-    }
-    | {
-        f"{kind}, {paths} paths": lambda kind=kind, paths=paths: drawn(kind, posterior(paths))
-        for kind, paths in itertools.product(plots.KINDS, (2, 16))
-        if paths == 2 or kind not in ("energy", "prediction")  # Which know no paths.
-    }
-    | {"U, by heads, 36 paths": lambda: drawn("U", posterior(36), [[str(head) for head in range(1, 7)]] * 2)}
-)
-
-
-@functools.cache
-def laid_out(name):
-    """A figure of `FIGURES`, as it would be drawn."""
-    figure = FIGURES[name]()
-    figure.draw_without_rendering()
-    return figure
+OF_KINDS = {
+    "trace": ["draw"],
+    "ess": ["draw", "draws of all chains"],
+    "energy": ["chain"],
+    "prediction": ["test example"],
+}
+FIGURES = {
+    "one width": (lambda: plots.validation_figure([validation()]), ["eigenvector"]),
+    "three widths": (lambda: plots.validation_figure([validation(n) for n in (10, 100, 1000)]), ["eigenvector"]),
+    "many paths": (lambda: plots.validation_figure([validation(paths=16)]), ["eigenvector"]),
+    "no test labels": (lambda: plots.validation_figure([validation(tested=False)]), ["eigenvector"]),
+    "labels of 0": (lambda: plots.validation_figure([validation(tested=False, aligned=0)]), []),
+    "one example": (lambda: plots.validation_figure([validation(aligned=1)]), ["eigenvector"]),
+    "one sampler": (lambda: plots.calibration_figure(calibrated(1)), ["rank among 19"]),
+    "five samplers": (lambda: plots.calibration_figure(calibrated(5)), ["rank among 19"]),
+    "U, by heads, 36 paths": (lambda: drawn("U", posterior(36), [[str(head) for head in range(1, 7)]] * 2), []),
+} | {
+    f"{kind}, {paths} paths": (lambda kind=kind, paths=paths: drawn(kind, posterior(paths)), OF_KINDS.get(kind, []))
+    for kind, paths in itertools.product(plots.KINDS, (2, 16))
+    if paths == 2 or kind not in ("energy", "prediction")  # Which know no paths.
+}
+"""Figures, and what their axes count."""
+COUNTED = ("draw", "draws of all chains", "test example", "eigenvector", "rank among 19", "chain")
 
 
 def drawn(kind, draws, heads=None):
@@ -167,53 +148,32 @@ def test_of_many_paths_the_greatest_are_named_and_all_are_on_a_map_of_heads():
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_legends_and_labels_are_inside_the_picture_and_cover_nothing(name):
-    figure = laid_out(name)
-    axes, legends = figure.findobj(Axes), figure.findobj(Legend)
+def test_what_is_drawn_is_inside_the_picture_and_apart_and_what_is_counted_has_whole_ticks(name):
+    make, counted = FIGURES[name]
+    figure = make()
+    figure.draw_without_rendering()
+    axes, picture = figure.findobj(Axes), figure.bbox.padded(1)
     boxes = [of.get_tightbbox() for of in axes]
-    picture = figure.bbox.padded(1)
-    for legend in legends:
+    for legend in figure.findobj(Legend):
         box = legend.get_window_extent()
-        assert picture.contains(*box.min), name
-        assert picture.contains(*box.max), name
+        assert picture.contains(*box.min)
+        assert picture.contains(*box.max)
         assert not any(box.overlaps(of.bbox.padded(-1)) for of in axes), "legend over data"
     for of, box in zip(axes, boxes, strict=True):
         assert picture.contains(*box.min), of.get_title()
         assert picture.contains(*box.max), of.get_title()
-    for first, second in itertools.combinations(range(len(axes)), 2):
-        apart = not boxes[first].padded(-1).overlaps(boxes[second].padded(-1))
-        assert apart, (axes[first].get_title(), axes[second].get_title())
-    assert all(of.has_data() for of in axes), "an empty panel"
-
-
-COUNTED = ("heads removed", "draw", "draws of all chains", "test example", "eigenvector", "rank among 19", "chain")
-
-
-def counts_in(name):
-    """Which of `COUNTED` a figure of `FIGURES` has axes of."""
-    if name.endswith(("seed", "seeds")):
-        return ["heads removed"]
-    if name.endswith(("sampler", "samplers")):
-        return ["rank among 19"]
-    if name.endswith("paths") and (kind := name.partition(",")[0]) in plots.KINDS:
-        of = {"trace": ["draw"], "ess": ["draw", "draws of all chains"], "energy": ["chain"]}
-        return (of | {"prediction": ["test example"]}).get(kind, [])
-    return [] if name == "labels of 0" else ["eigenvector"]
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_what_is_counted_has_whole_ticks(name):
-    figure = laid_out(name)
-    for axes in figure.findobj(Axes):
-        for axis in (axes.xaxis, axes.yaxis):
+        assert of.has_data(), "an empty panel"
+    for (first, box), (second, other) in itertools.combinations(zip(axes, boxes, strict=True), 2):
+        assert not box.padded(-1).overlaps(other), (first.get_title(), second.get_title())
+    found = {axis.get_label_text(): axis for of in axes for axis in (of.xaxis, of.yaxis)}
+    assert {start for start in COUNTED if any(label.startswith(start) for label in found)} == {*counted}
+    for of in axes:
+        for axis in (of.xaxis, of.yaxis):
             if axis.get_label_text().startswith(COUNTED):
                 low, high = sorted(axis.get_view_interval())
                 ticks = [tick for tick in axis.get_ticklocs() if low <= tick <= high]
                 assert ticks
                 assert all(tick == round(tick) for tick in ticks), axis.get_label_text()
-    labels = [axis.get_label_text() for axes in figure.findobj(Axes) for axis in (axes.xaxis, axes.yaxis)]
-    # Of each figure that counts something, the label has kept its name.
-    assert {start for start in COUNTED if any(label.startswith(start) for label in labels)} == set(counts_in(name))
 
 
 def labelled(axes, start):
@@ -267,7 +227,7 @@ def test_rank_figures_show_the_curves_and_their_band():
 
 
 def test_figures_show_what_the_draws_say():
-    draws = posterior(paths=2)
+    draws = posterior()
     sampled, predictions = (draws["posterior"][name].values for name in ("order_parameter", "prediction"))
     matrix, intervals, _ = drawn("U", draws).axes
     np.testing.assert_allclose(matrix.images[0].get_array(), sampled.mean((0, 1)))
@@ -325,22 +285,21 @@ def test_kinds_without_anything_to_show_are_left_out_and_named(tmp_path):
 
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")])
 def test_files_by_suffix_same_bytes_and_none_lost(suffix, start, tmp_path):
-    figure, file = FIGURES["energy, 2 paths"](), tmp_path / "new" / f"figure{suffix}"
-    assert plots.save(figure, file) == file
+    file = tmp_path / "new" / f"figure{suffix}"
+    assert plots.save(drawn("energy", posterior()), file) == file
     content = file.read_bytes()
     assert content.startswith(start)
     with pytest.raises(FileExistsError, match="file must not exist yet"):
-        plots.save(figure, file)
-    plots.save(FIGURES["energy, 2 paths"](), file, overwrite=True)
+        plots.save(plt.figure(), file)
+    plots.save(drawn("energy", posterior()), file, overwrite=True)
     assert file.read_bytes() == content
     with pytest.raises(ValueError, match=r"file must end in .png, .pdf or .svg, got .*figure.jpg"):
-        plots.save(figure, tmp_path / "figure.jpg")
+        plots.save(plt.figure(), tmp_path / "figure.jpg")
 
 
 def test_the_command_draws_and_refuses(run, command, tmp_path):
-    status, out, err = command("plot", run.path, "--kind", "U", "--kind", "trace", "--out", "figure.pdf")
-    assert (status, err) == (0, "")
-    assert out == "figure in figure.pdf\n"
+    asked = command("plot", run.path, "--kind", "U", "--kind", "trace", "--out", "figure.pdf")
+    assert asked == (0, "figure in figure.pdf\n", "")
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
     for arguments, said in {
         ("--out", "figure.pdf"): "--out must not exist yet, got figure.pdf",
@@ -350,35 +309,31 @@ def test_the_command_draws_and_refuses(run, command, tmp_path):
         status, _, err = command("plot", run.path, *arguments)
         assert status == 2
         assert said in err
-    status, out, _ = command("plot", run.path, "--kind", "energy")
-    assert out == f"figure in {run.path.name}.png\n"
+    assert command("plot", run.path, "--kind", "energy")[1] == f"figure in {run.path.name}.png\n"
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["figure.pdf", f"{run.path.name}.png"]
 
 
 def test_a_commands_figure_goes_where_it_is_asked_for(command, tmp_path):
-    status, _, err = command("validate", "hidden_markov", "--figure", "figure.jpg")
-    assert (status, err) == (2, "bayesattn: --figure must end in .png, .pdf or .svg, got figure.jpg\n")
     (tmp_path / "taken.svg").write_text("mine")
-    status, _, err = command("validate", "hidden_markov", "--figure", "taken.svg")
-    assert status == 2
-    assert "--figure must not exist yet, got taken.svg" in err
-    assert (tmp_path / "taken.svg").read_text() == "mine"
-    cli.output.save_results(tmp_path / "out", {}, FIGURES["energy, 2 paths"], tmp_path / "figure.svg")
+    for file, said in (
+        ("figure.jpg", "must end in .png, .pdf or .svg, got figure.jpg\n"),
+        ("taken.svg", "must not exist yet, got taken.svg"),
+    ):
+        status, _, err = command("validate", "hidden_markov", "--figure", file)
+        assert status == 2
+        assert err.startswith(f"bayesattn: --figure {said}")
+    cli.output.save_results(tmp_path / "out", {}, plt.figure, tmp_path / "figure.svg")
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["figure.png", "result.json"]
     assert (tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
     # One made meanwhile is kept.
     with pytest.raises(FileExistsError, match="must not exist yet"):
-        cli.output.save_results(tmp_path / "second", {}, FIGURES["energy, 2 paths"], tmp_path / "taken.svg")
+        cli.output.save_results(tmp_path / "second", {}, plt.figure, tmp_path / "taken.svg")
     assert (tmp_path / "taken.svg").read_text() == "mine"
     assert (tmp_path / "second" / "result.json").exists()
 
 
 def test_entries_of_a_heat_map_say_what_is_known():
-    for value, error, shown in (
-        (2.5e-6, 3e-8, "(2.500\n±0.030)e-06"),
-        (12.7164, 0.0471, "12.716\n±0.047"),
-        (1.5, np.nan, "1.500"),
-    ):
+    for value, error, shown in ((2.5e-6, 3e-8, "(2.500\n±0.030)e-06"), (1.5, np.nan, "1.500")):
         axes = plt.figure().subplots()
         style.heat_map(axes, np.array([[value]]), ["a"], ["a"], 1.0, np.array([[error]]))
         assert axes.texts[0].get_text() == shown

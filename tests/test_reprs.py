@@ -69,25 +69,25 @@ def test_a_model_tells_its_name_examples_paths_widths_and_temperature(model):
     assert f"paths {paths}, of 2 x 2 heads: head0 -> head0, head0 -> head1" in said
     assert "widths N = 4, 4, 4; prior variances 1, 0.8, 1.2, 1.1" in said
     assert f"temperature T = {model.temperature:g}" in said
+    arch = ba.Architecture((8, 8), (5, 5, 5), (1.0,) * 4)
+    many = ba.Model(path_inputs=np.ones((2, 64, 3)), labels=[1.0, 1.0], architecture=arch, temperature=1.0)
+    assert " .." in said_of(many)
+    assert "temperature" in repr(many).splitlines()[-1]
     latent = LatentModel(features=np.ones((3, 2)), values=np.ones((3, 4)), noise=0.5, prior=2.0)
     assert said_of(latent) == (
         "LatentModel 'latent' tokens 3, with values of 4 features latent z of shape (4, 2) noise sigma = 0.5 prior tau = 2"
     )
 
 
-def test_names_are_escaped_in_notebooks(model, validation, run):
+def test_names_are_escaped_in_notebooks_and_errors_show_the_title_alone(model, validation, run):
     for thing in (model, validation, run):
         page = thing._repr_html_()
         assert "&lt;" in page
         assert "<b>tiny" not in page
         assert "<i>run" not in page
-
-
-def test_of_many_paths_some_are_named():
-    arch = ba.Architecture((8, 8), (5, 5, 5), (1.0,) * 4)
-    many = ba.Model(path_inputs=np.ones((2, 64, 3)), labels=[1.0, 1.0], architecture=arch, temperature=1.0)
-    assert " .." in said_of(many)
-    assert "temperature" in repr(many).splitlines()[-1]
+    with pytest.raises(ValueError, match=r"^draws must be the result of bayesattn.sample, .*got Model '<b>tiny</b>'$"):
+        ba.validate(model, model=model)
+    assert "\n" not in shown([np.eye(2), (model, 1)])
 
 
 def test_a_saddle_point_tells_energy_convergence_and_greatest_entries(model):
@@ -125,8 +125,7 @@ def test_predictions_and_evidence_print_no_arrays(model, draws):
 
 
 def test_a_finite_width_expansion_tells_its_centre_and_entries():
-    means, variances = np.diag([1.0, 12.34567, 3.0]), np.full((3, 3), 0.25)
-    expansion = FiniteWidth(means, variances, None, np.array(0.0), "saddle")
+    expansion = FiniteWidth(np.diag([1.0, 12.34567, 3.0]), np.full((3, 3), 0.25), None, np.array(0.0), "saddle")
     assert said_of(expansion).startswith(
         "FiniteWidth: to first order in 1/N, about the saddle point"
         " U 3 x 3; all entries on its diagonal: 12.35 (row 2, deviation 0.5), 3 (row 3, deviation 0.5)"
@@ -137,10 +136,11 @@ def test_a_finite_width_expansion_tells_its_centre_and_entries():
 
 
 def test_classes_and_their_scores_tell_names_counts_and_errors():
-    few, many = ba.one_hot(["b", "a", "b"]), ba.one_hot(range(1000))
+    few = ba.one_hot(["b", "a", "b"])
     assert title_of(few) == "OneHot: labels of 3 examples in 2 classes"
+    assert few._repr_html_().startswith("<div>")
     assert "a (1), b (2)" in repr(few)
-    assert "7 (1), .." in said_of(many)
+    assert "7 (1), .." in said_of(ba.one_hot(range(1000)))
     labels = np.eye(3)[np.arange(1000) % 3]
     chances = 0.1 + 0.7 * labels
     chances[:40] = [0.1, 0.1, 0.8]
@@ -150,8 +150,6 @@ def test_classes_and_their_scores_tell_names_counts_and_errors():
     shares = class_accuracy(chances, labels)
     assert (shares.accuracy, shares.accuracy_error) == (scores.accuracy, scores.accuracy_error)
     assert "likelihood=bayesattn.Categorical(T)" in said_of(shares)
-    for thing in (many, scores, shares):
-        assert thing._repr_html_().startswith("<div>")
 
 
 def test_diagnostics_and_accuracies_print_no_floods(model, draws):
@@ -171,12 +169,11 @@ def test_diagnostics_and_accuracies_print_no_floods(model, draws):
 @pytest.mark.parametrize(
     ("share", "error", "examples", "expected"),
     [
-        *[(0.834, error, 1000, "83.4") for error in (3e-5, 0.0, np.nan, 0.012)],
+        (0.834, 3e-5, 1000, "83.4"),
+        (0.834, np.nan, 1000, "83.4"),
         (0.834, 0.12, 1000, "83"),
-        (0.835, 0.0, 200, "83.5"),
         (5 / 6, 0.0, 6, "83"),
         (0.98765, 0.0001, 100_000, "98.765"),
-        (1.0, 0.0, 1, "100"),
     ],
 )
 def test_an_accuracy_has_no_digits_beyond_its_error_and_its_examples(share, error, examples, expected):
@@ -184,20 +181,13 @@ def test_an_accuracy_has_no_digits_beyond_its_error_and_its_examples(share, erro
 
 
 def test_a_run_tells_state_and_settings_and_reads_no_draws(run, monkeypatch):
-    def refused(*_, **__):
-        raise AssertionError("draws were read")
-
     for name in ("root", "draws", "require_sound", "diagnose"):
-        monkeypatch.setattr(runs.Run, name, refused)
+        monkeypatch.setattr(runs.Run, name, lambda *_, **__: pytest.fail("draws were read"))
     assert title_of(run) == "Run <i>run</i>: complete"
     assert run.title == "model, N = 4, T = 0.5"
     assert run.drawn == 60
-    job = "mala, path parameterisation, seed 3"
-    for part in (job, "60 of each of 2 chains, after 20 of warm-up", "100 % of all steps"):
+    for part in ("mala, path parameterisation, seed 3", "60 of each of 2 chains, after 20 of warm-up", "100 % of all"):
         assert part in said_of(run)
-    before = {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.name != "lock"}
-    repr(runs.Run(run.path))
-    assert before == {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.name != "lock"}
 
 
 def test_nothing_damaged_or_half_made_raises(run):
@@ -213,13 +203,6 @@ def test_nothing_damaged_or_half_made_raises(run):
     assert "cannot be shown" in repr(ba.Model.__new__(ba.Model))
 
 
-def test_errors_show_the_title_alone(model):
-    with pytest.raises(ValueError, match=r"^draws must be the result of bayesattn.sample, .*got Model '<b>tiny</b>'$"):
-        ba.validate(model, model=model)
-    assert shown(model) == "Model '<b>tiny</b>'"
-    assert "\n" not in shown([np.eye(2), (model, 1)])
-
-
 def test_text_that_no_terminal_can_take_is_written_out():
     class Odd(Described):
         def _described(self):
@@ -233,13 +216,11 @@ def test_text_that_no_terminal_can_take_is_written_out():
 @pytest.mark.parametrize(
     ("value", "error", "expected"),
     [
-        (12.6, 0.0723, "12.600 ± 0.072"),
         (12.6, 0.0996, "12.60 ± 0.10"),
         (0.99996, 0.00099, "0.99996 ± 0.00099"),
         (-0.3, 41.7, "0 ± 42"),
         (123456, 1234, "123500 ± 1200"),
         (1e9, 3e7, "(1.000 ± 0.030)e+09"),
-        (-1e-12, 1e-13, "(-1.00 ± 0.10)e-12"),
         (5, 0, "5 ± 0"),
         (-5.00000000000001, 7.1e-15, "-5 ± 0"),
         (3.14159, np.nan, "3.142 ± n/a"),
@@ -248,9 +229,6 @@ def test_text_that_no_terminal_can_take_is_written_out():
 )
 def test_digits_of_a_value_match_those_of_its_error(value, error, expected):
     assert with_error(value, error) == expected
-
-
-def test_digits_of_other_numbers_match_too():
     assert (rounded(12.34567, 0.072), rounded(1.5, np.nan, "+"), rounded(np.inf, 1)) == ("12.346", "+1.5", "n/a")
 
 

@@ -45,10 +45,7 @@ def run_process(out, job, moment="never"):
 
 
 def random_moments(count, steps, rng):
-    """Moments spread over a run, far enough from each other for a block between any two.
-
-    Half go by the clock, the others come in the course of writing a file.
-    """
+    """Moments spread over a run, half by the clock, half in the midst of writing a file; a block between any two."""
     for number in range(count):
         at = int((number + rng.uniform(0, 0.5)) * steps / count)
         writes, part = rng.integers(1, 60), rng.integers(2)
@@ -69,10 +66,6 @@ def require_the_same_draws_after_kills(folder, job, kills, rng):
     assert died >= 0.7 * kills
     assert len(set(where)) > kills / 2
     assert contents(folder / "killed") == contents(folder / "uninterrupted")
-
-
-def test_killed_and_resumed_draws_are_bit_identical(tmp_path):
-    require_the_same_draws_after_kills(tmp_path, LIGHT | {"draws": 400}, 2, np.random.default_rng(1))
 
 
 @pytest.mark.heavy
@@ -149,7 +142,7 @@ def test_a_run_holds_the_draws_that_sample_returns(model, made):
             np.testing.assert_array_equal(values.values, on_disk[group][name].values)
 
 
-def test_an_interrupted_run_is_readable_and_resumes(model, interrupted, made):
+def test_an_interrupted_run_is_readable_and_resumes_where_no_other_process_writes_it(model, interrupted, made):
     run = runs.Run(interrupted)
     assert run.state == "interrupted"
     assert 180 <= sum(run.done) < 260
@@ -163,24 +156,15 @@ def test_an_interrupted_run_is_readable_and_resumes(model, interrupted, made):
     assert drawn.shape == (2, kept, 1, 1)
     assert np.isfinite(drawn).all()
     assert run.diagnose().draws == kept
+    with run.locked():
+        assert runs.Run(interrupted).state == "running"
+        with pytest.raises(runs.RunBusy, match="interrupted is being written by another process"):
+            runs.sample(model, interrupted, **JOB)
     resumed = runs.sample(model, interrupted, **JOB)
     assert resumed.state == "complete"
     assert contents(interrupted) == contents(made / "complete")
-    events = [event["event"] for event in resumed.events()]
-    assert [event for event in events if event != "block"] == ["start", "interrupted", "start", "complete"]
-
-
-FLAGS = {
-    "jax_enable_x64": False,
-    "jax_threefry_partitionable": False,
-    "jax_default_prng_impl": "rbg",
-    "jax_random_seed_offset": 5,
-    "jax_default_matmul_precision": "bfloat16",
-    "jax_numpy_rank_promotion": "raise",
-    "jax_numpy_dtype_promotion": "strict",
-    "jax_enable_custom_prng": True,
-}
-"""JAX's flags about random numbers and arithmetic, none of which a draw depends on."""
+    events = [event["event"] for event in resumed.events() if event["event"] != "block"]
+    assert events == ["start", "interrupted", "start", "complete"]
 
 
 @pytest.fixture
@@ -197,9 +181,15 @@ def flag():
         jax.config.update(name, value)
 
 
-def test_draws_do_not_depend_on_flags(model, interrupted, made, flag):
-    for name, value in FLAGS.items():
-        flag(name, value)
+def test_draws_do_not_depend_on_flags_about_random_numbers_and_arithmetic(model, interrupted, made, flag):
+    flag("jax_enable_x64", False)
+    flag("jax_threefry_partitionable", False)
+    flag("jax_default_prng_impl", "rbg")
+    flag("jax_random_seed_offset", 5)
+    flag("jax_default_matmul_precision", "bfloat16")
+    flag("jax_numpy_rank_promotion", "raise")
+    flag("jax_numpy_dtype_promotion", "strict")
+    flag("jax_enable_custom_prng", True)
     runs.sample(model, interrupted, **JOB)
     assert contents(interrupted) == contents(made / "complete")
 
@@ -209,17 +199,21 @@ def test_flags_that_a_draw_may_depend_on_belong_to_the_run(model, interrupted, f
     flag("jax_disable_most_optimizations", True)
     with pytest.raises(runs.RunError, match=r"begun with flags none \(now jax_disable_most_optimizations=True\)"):
         runs.sample(model, interrupted, **JOB)
-    with jax.disable_jit(), pytest.raises(runs.RunError, match="now jax_disable_jit=True jax_disable_most_opt"):
-        runs.sample(model, interrupted, **JOB)
+
+
+def test_flags_of_the_compiler_which_change_the_last_bits_of_draws_are_part_of_the_environment(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    begun = provenance.environment("nuts")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
+    assert provenance.differences(begun, begun) == []
+    [said] = provenance.differences(begun, provenance.environment("nuts"))
+    assert said == "XLA_FLAGS none (now --xla_backend_optimization_level=1)"
 
 
 def test_a_complete_run_is_left_alone(model, complete):
-    def times():
-        return {(file, file.stat().st_mtime_ns) for file in complete.rglob("*") if file.is_file()}
-
-    before = times()
+    before = {file: file.stat().st_mtime_ns for file in complete.rglob("*") if file.name != "lock"}
     assert runs.sample(model, complete, **JOB).complete
-    assert {file for file, _ in times() - before} <= {complete / runs.FOLDER / "lock"}
+    assert before == {file: file.stat().st_mtime_ns for file in complete.rglob("*") if file.name != "lock"}
 
 
 def test_a_run_tells_what_it_was(model, complete):
@@ -257,12 +251,6 @@ def test_token_runs_resume_with_their_tokens_and_are_described_by_weights_alone(
     assert [row["quantity"] for row in run.summary()] == ["lp"]
 
 
-def test_a_run_with_few_draws_is_described(model, tmp_path):
-    few = runs.sample(model, tmp_path / "few", **JOB | {"chains": 1, "draws": 2})
-    assert few.overview()["diagnostics"]["rhat"] is None
-    assert [row["rhat"] for row in few.summary() if row["quantity"] == "lp"] == [None]
-
-
 def test_two_jobs_that_begin_at_one_moment_make_one_run(model, tmp_path, monkeypatch):
     """The other one finishes while this one makes ready."""
     ready = sampling.plan(model, ba.samplers.Job(**JOB))
@@ -288,22 +276,10 @@ def test_netcdf_holds_the_same_draws(complete, tmp_path):
         runs.Run(complete).to_netcdf(tmp_path / "draws.nc")
 
 
-def test_two_jobs_on_one_run(model, interrupted):
-    with runs.Run(interrupted).locked():
-        assert runs.Run(interrupted).state == "running"
-        with pytest.raises(runs.RunBusy, match="interrupted is being written by another process"):
-            runs.sample(model, interrupted, **JOB)
-        with pytest.raises(runs.RunBusy):
-            runs.sample(model, interrupted, **JOB, overwrite=True)
-    assert runs.Run(interrupted).state == "interrupted"
-
-
 def test_overview(made, tmp_path, monkeypatch):
     shutil.copytree(made, tmp_path / "sweep" / "nested")
-    (tmp_path / "sweep" / "nested" / "complete" / "zarr.json").write_text("{")
     rows = {row["run"]: row for row in runs.overview(tmp_path / "sweep")}
     assert set(rows) == {"nested/complete", "nested/interrupted"}
-    assert rows["nested/complete"]["state"] == "unreadable"
     assert rows["nested/interrupted"]["progress"] == pytest.approx(sum(runs.Run(made / "interrupted").done) / 240)
     (tmp_path / "sweep" / "linked").symlink_to(made / "complete")
     (tmp_path / "sweep" / "round").symlink_to(tmp_path)
@@ -351,21 +327,19 @@ def test_steps_beyond_those_that_are_asked_for_are_no_progress(model, tmp_path):
     assert all(event.done <= event.total for event in told)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seed": 4}, "holds a run with seed = 3, got 4"),
-        ({"sampler": "hmc"}, "holds a run with sampler = nuts, got hmc"),
-        ({"options": {"max_tree_depth": 8}}, "holds a run with options = {.*}, got {.*'max_tree_depth': 8}"),
-        ({"model": tiny_model(temperature=0.4)}, "holds a run with temperature = 0.5, got 0.4"),
-        ({"model": tiny_model(widths=(3, 5))}, r"holds a run with widths = \[3, 4\], got \[3, 5\]"),
-        ({"model": tiny_model().replace(labels=np.ones(6))}, "holds a run on other data: its labels differ"),
-    ],
-)
-def test_another_run_is_not_resumed(model, made, change, message):
+OTHERS = {
+    "holds a run with seed = 3, got 4": {"seed": 4},
+    "holds a run with temperature = 0.5, got 0.4": {"model": tiny_model(temperature=0.4)},
+    r"holds a run with widths = \[3, 4\], got \[3, 5\]": {"model": tiny_model(widths=(3, 5))},
+    "holds a run on other data: its labels differ": {"model": tiny_model().replace(labels=np.ones(6))},
+}
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_another_run_is_not_resumed(model, made, message):
     for state in ("complete", "interrupted"):
         with pytest.raises(runs.RunError, match=message):
-            runs.sample(**{"model": model, "out": made / state} | JOB | change)
+            runs.sample(**{"model": model, "out": made / state} | JOB | OTHERS[message])
 
 
 def test_a_draw_that_is_not_finite_ends_the_run_with_the_last_good_block_kept(model, tmp_path, monkeypatch):
@@ -383,13 +357,3 @@ def test_a_draw_that_is_not_finite_ends_the_run_with_the_last_good_block_kept(mo
     assert run.state == "failed"
     assert max(run.done) == 60
     assert "not finite" in run.overview()["error"]
-
-
-def test_flags_of_the_compiler_are_part_of_the_environment(monkeypatch):
-    """They change a draw's last bits."""
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    begun = provenance.environment("nuts")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
-    assert provenance.differences(begun, begun) == []
-    [said] = provenance.differences(begun, provenance.environment("nuts"))
-    assert said == "XLA_FLAGS none (now --xla_backend_optimization_level=1)"
