@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import xarray as xr
 import zarr
 
 import bayesattn as ba
@@ -29,7 +28,6 @@ from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.models import Tokens, collapsed
 from tests.conftest import relative_error
-from tests.statistics import agree
 
 ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))
 TEMPERATURE = 0.3
@@ -254,33 +252,19 @@ def test_draws_of_a_run_are_those_of_the_model_that_it_stores(models, tmp_path):
         ba.sample(model, sampler="sgld", parameterisation="path", chains=1, warmup=1, draws=1)
 
 
-def test_chains_of_many_plain_examples_look_at_as_few_rows(data, monkeypatch):
-    """Their law is that of statistics' chains."""
-    inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
-    labels = np.sign(inputs[:, 0, 0] + inputs[:, 1, 1])
-    arch, condensed, looked = ba.Architecture((2, 2), (9, 9, 9), (1.0,) * 4), collapsed.compressed, []
-
-    def looking(model):
-        found = condensed(model)
-        looked.append(len(found.labels))
-        return found
-
-    monkeypatch.setattr(collapsed, "compressed", looking)
-    settings, found = POSTERIOR | {"architecture": arch, "test_path_inputs": data[2]}, []
-    for given in ({"path_inputs": inputs, "labels": labels}, {"compressed": gather((inputs, labels), arch)}):
-        draws = ba.sample(ba.Model(**given, **settings), **SETTINGS, chains=2, draws=400)
-        diagonal = np.einsum("cdpp->cdp", draws["posterior"]["order_parameter"])
-        found.append(xr.DataArray(diagonal, dims=("chain", "draw", "path")))
-    assert looked == [12, 12]
-    agree(*found)
-
-
-def test_classes_are_those_of_single_examples():
-    inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
-    arch = ba.Architecture((2, 2), (6, 6, 6), outputs=2)
-    classes = ba.one_hot(inputs[:, 0, 0] > 0)
+def test_chains_of_many_plain_examples_look_at_as_few_rows_unless_they_are_classes(monkeypatch):
+    inputs, looked, condensed = np.random.default_rng(2).normal(size=(1600, 4, FEATURES)), [], collapsed.compressed
+    model = ba.Model(path_inputs=inputs, labels=np.sign(inputs[:, 0, 0] + inputs[:, 1, 1]), **POSTERIOR)
+    monkeypatch.setattr(collapsed, "compressed", lambda model: looked.append(condensed(model)) or looked[-1])
+    ba.sample(model, **SETTINGS, chains=1, draws=3)
+    [few] = looked
+    assert len(few.labels) == 12
+    order_parameter = np.diag([1.0, 2.0, 0.5, 1.5])
+    by_few, by_all = (log_density_of(process, order_parameter) for process in (few, model.gaussian_process))
+    assert relative_error(by_few, by_all) < 1e-12
+    arch, classes = ba.Architecture((2, 2), (6, 6, 6), outputs=2), ba.one_hot(inputs[:, 0, 0] > 0)
     model = ba.Model(path_inputs=inputs, labels=classes, architecture=arch, likelihood=ba.Categorical(1.0))
-    assert collapsed.compressed(model).labels.size == 3200
+    assert condensed(model).labels.size == 3200
 
 
 def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):
