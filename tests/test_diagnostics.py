@@ -25,7 +25,7 @@ def tree(chains=4, draws=500, paths=("1",), **posterior):
             "constant_data": {"temperature": np.array(1.0)},
         },
         dims={"order_parameter": ["path", "other_path"]},
-        coords={"path": paths, "other_path": paths},
+        coords={axis: [*paths] for axis in ("path", "other_path")},
     )
 
 

@@ -206,7 +206,7 @@ def test_errors_of_variances_are_those_of_independent_draws():
         ba.predict(draws, np.eye(400)[:, None], model=heavy)
 
 
-def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
+def test_scores_of_stored_predictions_are_those_of_predict(model, drawn, zoo):
     """Of classes exactly, of the Gaussian likelihood up to the Monte Carlo error of a share of the draws."""
     stored, predicted = score(drawn[3]), ba.predict(drawn[3], model.test_path_inputs)
     expected = predicted.scores(model.test_labels)
@@ -218,32 +218,20 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
     nothing = drawn[3].copy(deep=True)
     nothing["posterior"]["prediction"][:] = 0.0  # f = 0 is a guess.
     assert score(nothing).log_score == pytest.approx(np.log(0.5))
-    random = np.random.default_rng(2)
-    arch = ba.Architecture((1,), (3, 3), (1.0, 1.0, 1.0), outputs=3)
-    data = {"path_inputs": random.normal(size=(4, 1, 5)), "labels": np.eye(3)[[0, 1, 2, 0]], "architecture": arch}
-    data |= {"test_path_inputs": random.normal(size=(6, 1, 5)), "test_labels": np.eye(3)[[0, 1, 2, 0, 1, 2]]}
-    classes = ba.Model(**data, likelihood=ba.Categorical(0.7))
-    readout = random.normal(size=(2, 10, 3, 5))
-    outputs = np.einsum("sdcf,epf->sdec", readout, classes.test_path_inputs)
-    variables = {"order_parameter": (("chain", "draw", "path", "other_path"), np.ones((2, 10, 3, 3)))}
-    variables["readout"] = (("chain", "draw", "path", "feature"), readout)
-    variables["prediction"] = (("chain", "draw", "test_example", "output"), outputs)
-    draws = xr.DataTree.from_dict({"posterior": xr.Dataset(variables)})
-    one = score(draws, model=classes)
-    all_at_once = ba.predict(draws, classes.test_path_inputs, model=classes).scores(classes.test_labels)
+    draws, classes = zoo.draws("classes"), zoo_model("classes")
+    one, all_at_once = score(draws), ba.predict(draws, classes.test_path_inputs).scores(classes.test_labels)
     for name in ("accuracy", "log_score", "calibration_error"):
         assert getattr(one, name) == pytest.approx(getattr(all_at_once, name), rel=1e-12)
-    gaussian = ba.Model(**data, temperature=0.7)
-    right = outputs.mean((0, 1)).argmax(1) == classes.test_labels.argmax(1)
-    assert score(draws, model=gaussian).accuracy == right.mean()
-    broken = draws.copy(deep=True)
-    broken["posterior"]["prediction"][0, 0, 0, 0] = np.nan
+    bare = xr.DataTree.from_dict({"posterior": draws["posterior"].to_dataset()})
+    of_means = bare["posterior"]["prediction"].values.mean((0, 1)).argmax(1) == classes.test_labels.argmax(1)
+    assert score(bare, model=classes.replace(likelihood=ba.Gaussian(0.7))).accuracy == of_means.mean()
+    draws["posterior"]["prediction"][0, 0, 0, 0] = np.nan
     flipped = model.replace(test_labels=-model.test_labels)
     for of, draws_of_it, message in (
         (model, given_u([[1.0]], 2), r"draws must have posterior\['prediction'\], got none: keep it when you "),
         (flipped, drawn[3], "draws must have predictions at the test examples of"),
-        (gaussian.replace(test_labels=None), draws, r"score\(\) needs a model with test_labels, got none"),
-        (classes, broken, r"draws must be finite, got posterior\['prediction'\]"),
+        (model.replace(test_labels=None), drawn[3], r"score\(\) needs a model with test_labels, got none"),
+        (classes, draws, r"draws must be finite, got posterior\['prediction'\]"),
     ):
         with pytest.raises(ValueError, match=message):
             score(draws_of_it, model=of)

@@ -72,6 +72,7 @@ def test_theory_holds_on_the_reference_task(reference_validation):
     found = reference_validation
     assert found.holds, found.statement()
     assert found.doubts() == []
+    assert len(found.to_dict()["directions"]["names"]) == 6
     said = f"holds: theory and posterior differ by at most {100 * found.bound:.2g} % of |U| and the mean predictor; a"
     assert found.statement().startswith(said)
     # The saddle point alone does not hold at this width: the expected deviation is seen, and larger than the error.
