@@ -34,12 +34,18 @@ TEMPERATURE = 0.3
 EXAMPLES, FEATURES = 90, 3
 POSTERIOR = {"architecture": ARCH, "temperature": TEMPERATURE}
 SETTINGS = {"sampler": "hmc", "warmup": 100, "progress": False}
-KEY = jax.random.key(0)
+KEY, SOME_U = jax.random.key(0), np.diag([1.0, 2.0, 0.5, 1.5])
 
 
 @jax.jit
 def log_density_of(process, u):
     return process.log_density_of(u)
+
+
+@jax.jit
+def energy_of(process, factor):
+    """The energy, and whether it is lost in rounding."""
+    return process.energy(factor), is_singular(process, factor)
 
 
 @jax.jit
@@ -79,16 +85,28 @@ def same(one, other, tolerance=1e-12):
     return alike and relative_error(one.triangle, other.triangle) < tolerance
 
 
-def test_they_are_the_sums_over_examples(data, gathered):
-    inputs, labels, _ = data
-    flat = inputs.reshape(len(inputs), -1)
-    assert relative_error(gathered.gram, flat.T @ flat) < 1e-13
-    assert relative_error(gathered.moment, flat.T @ labels) < 1e-13
-    assert relative_error(gathered.square, labels @ labels) < 1e-13
-    assert gathered.path_inputs.shape == (12, 4, 3)
-    assert gathered.residual.examples == EXAMPLES - 12
-    residual = np.linalg.lstsq(flat, labels, rcond=None)[1][0]
-    assert relative_error(gathered.residual.square, residual) < 1e-12
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("examples", [5, 12, 13, EXAMPLES])
+def test_they_are_the_sums_over_examples_and_restored_of_what_runs_store(data, tmp_path, examples, outputs):
+    """Of fewer examples than columns of X, as many, and more."""
+    inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples, :outputs]
+    flat, held = inputs.reshape(examples, -1), gather((inputs, labels), ARCH)
+    assert relative_error(held.gram, flat.T @ flat) < 1e-13
+    assert relative_error(held.moment, np.squeeze(flat.T @ labels)) < 1e-13
+    assert relative_error(held.square, np.sum(labels**2)) < 1e-13
+    assert held.path_inputs.shape == (min(examples, 12), 4, 3)
+    assert held.residual.examples == max(0, examples - 12)
+    unexplained = labels - flat @ np.linalg.lstsq(flat, labels, rcond=None)[0]
+    np.testing.assert_allclose(held.residual.square, np.sum(unexplained**2), rtol=1e-12, atol=1e-20)
+    restored = Compressed.restored(held.path_inputs, held.labels, held.residual)
+    assert restored.triangle.shape == held.triangle.shape
+    assert outputs > 1 or same(restored, held)
+    np.testing.assert_allclose(restored.residual.square, held.residual.square, rtol=1e-12)
+    restored.save(tmp_path / "restored")
+    assert same(Compressed.open(tmp_path / "restored"), restored, 1e-300)
+    if outputs == 1:
+        both = ba.Model(path_inputs=inputs, labels=labels, **POSTERIOR), ba.Model(compressed=restored, **POSTERIOR)
+        assert relative_error(*(log_density_of(model.gaussian_process, SOME_U) for model in both)) < 1e-12
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [30, 31, 60], list(range(7, 90, 7))])
@@ -98,32 +116,6 @@ def test_batches_of_any_size_give_the_same(data, gathered, cuts):
     parts = [gather([batch], ARCH) for batch in batches]
     assert same(sum(parts), gathered)
     assert same(sum(reversed(parts)), gathered)
-
-
-@pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("examples", [5, 12, 13, EXAMPLES])
-def test_they_are_restored_of_what_runs_store(data, tmp_path, examples, outputs):
-    inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples, :outputs]
-    held = gather((inputs, labels), ARCH)
-    assert held.residual.examples == max(0, examples - 12)
-    assert relative_error(held.moment, np.squeeze(inputs.reshape(examples, -1).T @ labels)) < 1e-13
-    restored = Compressed.restored(held.path_inputs, held.labels, held.residual)
-    assert restored.triangle.shape == held.triangle.shape
-    assert outputs > 1 or same(restored, held)
-    np.testing.assert_allclose(restored.residual.square, held.residual.square, rtol=1e-12)
-    restored.save(tmp_path / "restored")
-    assert same(Compressed.open(tmp_path / "restored"), restored, 1e-300)
-
-
-@pytest.mark.parametrize("examples", [5, 12, 13])
-def test_few_examples_are_their_own_statistics(data, examples):
-    inputs, labels = data[0][:examples], data[1][:examples]
-    models = (
-        ba.Model(path_inputs=inputs, labels=labels, **POSTERIOR),
-        ba.Model(compressed=gather([(inputs, labels)], ARCH), **POSTERIOR),
-    )
-    order_parameter = np.diag([1.0, 2.0, 0.5, 1.5])
-    assert relative_error(*(log_density_of(model.gaussian_process, order_parameter) for model in models)) < 1e-12
 
 
 @pytest.mark.parametrize("columns", [3, 6])
@@ -210,10 +202,6 @@ def test_digits_are_kept_at_low_temperature(data):
                 rows[i + 1 :] -= np.outer(rows[i + 1 :, i] / row[i], row)
             return float(energy)
 
-    @jax.jit
-    def energy_of(process, factor):
-        return process.energy(factor), is_singular(process, factor)
-
     def energy(form, temperature, factor):
         arrays = held.path_inputs, held.labels, arch, temperature
         return energy_of(gaussian_process(*arrays, form=form, residual=held.residual), factor)
@@ -259,9 +247,7 @@ def test_chains_of_many_plain_examples_look_at_as_few_rows_unless_they_are_class
     ba.sample(model, **SETTINGS, chains=1, draws=3)
     [few] = looked
     assert len(few.labels) == 12
-    order_parameter = np.diag([1.0, 2.0, 0.5, 1.5])
-    by_few, by_all = (log_density_of(process, order_parameter) for process in (few, model.gaussian_process))
-    assert relative_error(by_few, by_all) < 1e-12
+    assert relative_error(*(log_density_of(process, SOME_U) for process in (few, model.gaussian_process))) < 1e-12
     arch, classes = ba.Architecture((2, 2), (6, 6, 6), outputs=2), ba.one_hot(inputs[:, 0, 0] > 0)
     model = ba.Model(path_inputs=inputs, labels=classes, architecture=arch, likelihood=ba.Categorical(1.0))
     assert condensed(model).labels.size == 3200

@@ -218,13 +218,14 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn, zoo):
     nothing = drawn[3].copy(deep=True)
     nothing["posterior"]["prediction"][:] = 0.0  # f = 0 is a guess.
     assert score(nothing).log_score == pytest.approx(np.log(0.5))
-    draws, classes = zoo.draws("classes"), zoo_model("classes")
-    one, all_at_once = score(draws), ba.predict(draws, classes.test_path_inputs).scores(classes.test_labels)
+    classes = zoo_model("classes").replace(temperature=0.7)
+    draws = xr.DataTree.from_dict({"posterior": zoo.draws("classes")["posterior"].to_dataset()})
+    predicted = ba.predict(draws, classes.test_path_inputs, model=classes)
+    one, all_at_once = score(draws, model=classes), predicted.scores(classes.test_labels)
     for name in ("accuracy", "log_score", "calibration_error"):
         assert getattr(one, name) == pytest.approx(getattr(all_at_once, name), rel=1e-12)
-    bare = xr.DataTree.from_dict({"posterior": draws["posterior"].to_dataset()})
-    of_means = bare["posterior"]["prediction"].values.mean((0, 1)).argmax(1) == classes.test_labels.argmax(1)
-    assert score(bare, model=classes.replace(likelihood=ba.Gaussian(0.7))).accuracy == of_means.mean()
+    of_means = draws["posterior"]["prediction"].values.mean((0, 1)).argmax(1) == classes.test_labels.argmax(1)
+    assert score(draws, model=classes.replace(likelihood=ba.Gaussian(0.7))).accuracy == of_means.mean()
     draws["posterior"]["prediction"][0, 0, 0, 0] = np.nan
     flipped = model.replace(test_labels=-model.test_labels)
     for of, draws_of_it, message in (

@@ -79,7 +79,9 @@ def test_theory_holds_on_the_reference_task(reference_validation):
     assert found.deviation[0, 0] > 10 * found.error[0, 0]
     assert found.expected[0, 0] == pytest.approx(found.deviation[0, 0], rel=0.2)
     # Combining paths beats the GP limit.
-    assert found.accuracy.gains["all paths"].outcome == found.alignment.outcome == "higher"
+    gain = found.accuracy.gains["all paths"]
+    assert gain.difference == pytest.approx(found.accuracy.draws - found.accuracy.gp)
+    assert gain.outcome == found.alignment.outcome == "higher"
 
 
 def test_mean_predictor_by_two_routes(model, reference_draws, reference_validation):
