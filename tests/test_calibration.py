@@ -154,6 +154,10 @@ def test_bad_input_is_named(narrow):
             lambda: calibration.calibrate(model, one),
             "^number of simulations must be a whole number of at least 20, got 1",
         ),
+        (
+            lambda: calibration.joint_test(model, iterations=0),
+            "^iterations must be a whole number of at least 1, got 0",
+        ),
         (lambda: calibration.joint_test(model, chains=1), "^chains must be a whole number of at least 100, got 1"),
     ):
         with pytest.raises(ValueError, match=message):

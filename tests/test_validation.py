@@ -63,11 +63,6 @@ def without_test_examples(model, reference_draws):
     return validated
 
 
-def first(draws, count):
-    groups = ("posterior", "sample_stats")
-    return xr.DataTree.from_dict({name: draws[name].to_dataset().isel(draw=slice(count)) for name in groups})
-
-
 def test_theory_holds_on_the_reference_task(reference_validation):
     found = reference_validation
     assert found.holds, found.statement()
@@ -112,7 +107,7 @@ def test_few_draws_cannot_tell(model, reference_draws):
 
     They show agreement within a margin that is wide enough.
     """
-    draws, theory = first(reference_draws, 200), predicted(model)
+    draws, theory = reference_draws.isel(draw=slice(200)), predicted(model)
     few, wide = (ba.validate(draws, model=model, margin=margin, prediction=theory) for margin in (0.02, 0.2))
     assert few.usable, few.doubts()
     assert few.verdict == CANNOT_TELL
