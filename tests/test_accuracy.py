@@ -115,12 +115,9 @@ def test_equally_good_predictors_are_called_different_in_one_case_of_a_hundred_a
         accuracy.Gain((b - c + k) / examples, int(b + max(k, 0)), int(c + max(-k, 0)), examples, spread)
         for (_, b, c, _), k in zip(counts, moved, strict=True)
     ]
-    called, by_test_alone = (
-        stats.binom.sf(sum(different(each) for each in gains) - 1, cases, accuracy.LEVEL)
-        for different in (lambda gain: gain.outcome != "cannot tell", lambda gain: gain.p_value <= accuracy.LEVEL)
-    )
-    likely(called)
-    assert by_test_alone < 1e-9
+    law = stats.binom(cases, accuracy.LEVEL)
+    likely(law.sf(sum(gain.outcome != "cannot tell" for gain in gains) - 1))
+    assert law.sf(sum(gain.p_value <= accuracy.LEVEL for gain in gains) - 1) < 1e-9
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +131,7 @@ def around(order_parameter, draws=40):
     return factors[..., :, None] * np.asarray(order_parameter) * factors[..., None, :]
 
 
-def accuracy_of(model, order_parameter):
+def accuracies(model, order_parameter):
     batches = theory_predictions.outputs_of(model, theory_predictions.readout_batches(model, around(order_parameter)))
     at_saddle = theory_predictions.mean_predictor(model, order_parameter)
     by_theory = {"theory": at_saddle, "corrected": at_saddle, "gp": theory_predictions.gp_mean(model)}
@@ -143,13 +140,13 @@ def accuracy_of(model, order_parameter):
 
 def test_a_gain_over_the_gp_limit_is_seen_where_there_is_one(model, hidden_markov):
     """At the saddle point of N = 10 combining paths pays; in the GP limit itself, and against it, nothing is gained."""
-    found = accuracy_of(model, hidden_markov["order_parameter_10"])
+    found = accuracies(model, hidden_markov["order_parameter_10"])
     assert found.gains["all paths"].outcome == found.theory_gains["all paths"].outcome == "higher"
     assert found.gains["all paths"].difference == pytest.approx(found.draws - found.gp)
     assert found.gains["good path"].difference == pytest.approx(found.draws - found.gp_of_groups["good path"])
     assert found.gains["all paths"].monte_carlo_error == found.error
-    assert found.test_error == pytest.approx(np.sqrt(found.draws * (1 - found.draws) / 200), rel=0.05)
-    none = accuracy_of(model, ba.theory.gp_order_parameter(model.architecture))
+    assert found.test_error == accuracy.binomial_error(found.draws, 200)
+    none = accuracies(model, ba.theory.gp_order_parameter(model.architecture))
     assert none.gains["all paths"].outcome == none.theory_gains["all paths"].outcome == "cannot tell"
     assert none.theory_gains["all paths"].difference == 0
     content = json.loads(json.dumps(found.to_dict()))
@@ -173,12 +170,10 @@ def test_kernel_target_alignment_weighs_eigenvectors_by_eigenvalues():
 def test_alignment_over_draws(model, hidden_markov):
     """Mean and Monte Carlo error over the draws that are looked at, 25 of each chain."""
     saddle = hidden_markov["order_parameter_10"]
-    draws = around(saddle, draws=25)
-    kernels = [
-        ba.theory.kernel(u, model.path_inputs, model.path_inputs, model.architecture) for u in draws.reshape(-1, 4, 4)
-    ]
-    each = [ba.theory.kernel_target_alignment(kernel, model.labels) for kernel in kernels]
-    leading = [ba.theory.alignment(kernel, model.labels) for kernel in kernels]
+    draws, inputs, labels = around(saddle, draws=25), model.path_inputs, model.labels
+    kernels = [ba.theory.kernel(u, inputs, inputs, model.architecture) for u in draws.reshape(-1, 4, 4)]
+    each = [ba.theory.kernel_target_alignment(kernel, labels) for kernel in kernels]
+    leading = [ba.theory.alignment(kernel, labels) for kernel in kernels]
     found = alignment.alignment_over_draws(model, saddle, draws)
     assert found.draws == pytest.approx(np.mean(each))
     of_chains = xr.DataArray(np.reshape(each, (CHAINS, 25)), dims=("chain", "draw"))
@@ -199,17 +194,12 @@ def test_alignment_over_draws(model, hidden_markov):
 def test_the_accuracy_of_stored_predictions_has_both_errors():
     rng = np.random.default_rng(0)
     predictions, labels = 0.1 + rng.normal(size=(2, 22, 30)), np.ones(30)
-    draws = xr.DataTree.from_dict(
-        {
-            "posterior": xr.Dataset({"prediction": (("chain", "draw", "test_example"), predictions)}),
-            "constant_data": xr.Dataset({"test_labels": ("test_example", labels)}),
-        }
-    )
-    (row,) = summary(draws)
+    posterior = xr.Dataset({"prediction": (("chain", "draw", "test_example"), predictions)})
+    constant = xr.Dataset({"test_labels": ("test_example", labels)})
+    (row,) = summary(xr.DataTree.from_dict({"posterior": posterior, "constant_data": constant}))
     mean = predictions.mean((0, 1))
-    share = np.mean(mean > 0)
-    assert row["mean"] == pytest.approx(share)
-    assert row["test_error"] == pytest.approx(np.sqrt(share * (1 - share) / 30), rel=0.05)
+    assert row["mean"] == pytest.approx(np.mean(mean > 0))
+    assert row["test_error"] == accuracy.binomial_error(row["mean"], 30)
     # Independent draws: errors of 1 / sqrt(44) in each example, so that each flips with probability Phi(-|mean| sqrt(44)).
     flips = stats.norm.cdf(-np.abs(mean) * np.sqrt(44))
     bias = np.sum(np.sign(mean) * flips)

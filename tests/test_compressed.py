@@ -1,6 +1,5 @@
 """Statistics of any number of examples: the same posterior as by the examples themselves."""
 
-import io
 import itertools
 import json
 import os
@@ -9,18 +8,18 @@ import threading
 import time
 import tracemalloc
 import zipfile
+from decimal import Decimal, localcontext
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import xarray as xr
 import zarr
 
 import bayesattn as ba
 from bayesattn import gather as gather_module
 from bayesattn import runs
-from bayesattn.compressed import Compressed
+from bayesattn.compressed import COUNTS, Compressed
 from bayesattn.gather import gather
 from bayesattn.kernels.conditionals import conditional_moments, is_singular
 from bayesattn.kernels.expansions import expansion
@@ -29,13 +28,13 @@ from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.models import Tokens, collapsed
 from tests.conftest import relative_error
-from tests.statistics import agree
 
 ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))
 TEMPERATURE = 0.3
 EXAMPLES, FEATURES = 90, 3
+POSTERIOR = {"architecture": ARCH, "temperature": TEMPERATURE}
 SETTINGS = {"sampler": "hmc", "warmup": 100, "progress": False}
-"""Of all chains, which are of one program."""
+KEY, SOME_U = jax.random.key(0), np.diag([1.0, 2.0, 0.5, 1.5])
 
 
 @jax.jit
@@ -51,12 +50,13 @@ def energy_of(process, factor):
 
 @jax.jit
 def known(process, factor, new):
-    """By factor, by U, to second order, and of what the network sees of V_0."""
+    """By factor, by U, to second order, and what the network sees of V_0: its mean, and a draw of it."""
     u = factor @ factor.T
     found = [jax.value_and_grad(function)(factor) for function in (process.energy, process.log_density)]
     found += [expansion(process, factor), jax.grad(lambda t: process.at(t).energy(factor))(TEMPERATURE)]
     found += [process.energy_of(u), conditional_moments(process, u, new), process.readout_of(u)]
-    return [*jax.tree.leaves(found), process.projection(factor, process.flat_labels)]
+    found = [*jax.tree.leaves(found), process.projection(factor, process.flat_labels)]
+    return found, process.sample_projection(KEY, factor)
 
 
 @pytest.fixture(scope="module")
@@ -76,28 +76,37 @@ def gathered(data):
 @pytest.fixture(scope="module")
 def models(data, gathered):
     """The same posterior by examples and by statistics."""
-    settings = {"architecture": ARCH, "temperature": TEMPERATURE, "test_path_inputs": data[2]}
+    settings = POSTERIOR | {"test_path_inputs": data[2]}
     return ba.Model(path_inputs=data[0], labels=data[1], **settings), ba.Model(compressed=gathered, **settings)
 
 
 def same(one, other, tolerance=1e-12):
-    return (
-        all((getattr(one, name) == getattr(other, name)) for name in ("examples", "paths", "features", "outputs"))
-        and relative_error(one.triangle, other.triangle) < tolerance
-    )
+    alike = all(getattr(one, name) == getattr(other, name) for name in COUNTS)
+    return alike and relative_error(one.triangle, other.triangle) < tolerance
 
 
-def test_they_are_the_sums_over_examples(data, gathered):
-    inputs, labels, _ = data
-    flat = inputs.reshape(len(inputs), -1)
-    assert relative_error(gathered.gram, flat.T @ flat) < 1e-13
-    assert relative_error(gathered.moment, flat.T @ labels) < 1e-13
-    assert relative_error(gathered.square, labels @ labels) < 1e-13
-    assert gathered.path_inputs.shape == (12, 4, 3)
-    assert gathered.residual.examples == EXAMPLES - 12
-    residual = np.linalg.lstsq(flat, labels, rcond=None)[1][0]
-    assert relative_error(gathered.residual.square, residual) < 1e-12
-    assert "examples: 90" in repr(gathered)
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("examples", [5, 12, 13, EXAMPLES])
+def test_they_are_the_sums_over_examples_and_restored_of_what_runs_store(data, tmp_path, examples, outputs):
+    """Of fewer examples than columns of X, as many, and more."""
+    inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples, :outputs]
+    flat, held = inputs.reshape(examples, -1), gather((inputs, labels), ARCH)
+    assert relative_error(held.gram, flat.T @ flat) < 1e-13
+    assert relative_error(held.moment, np.squeeze(flat.T @ labels)) < 1e-13
+    assert relative_error(held.square, np.sum(labels**2)) < 1e-13
+    assert held.path_inputs.shape == (min(examples, 12), 4, 3)
+    assert held.residual.examples == max(0, examples - 12)
+    unexplained = labels - flat @ np.linalg.lstsq(flat, labels, rcond=None)[0]
+    np.testing.assert_allclose(held.residual.square, np.sum(unexplained**2), rtol=1e-12, atol=1e-20)
+    restored = Compressed.restored(held.path_inputs, held.labels, held.residual)
+    assert restored.triangle.shape == held.triangle.shape
+    assert outputs > 1 or same(restored, held)
+    np.testing.assert_allclose(restored.residual.square, held.residual.square, rtol=1e-12)
+    restored.save(tmp_path / "restored")
+    assert same(Compressed.open(tmp_path / "restored"), restored, 1e-300)
+    if outputs == 1:
+        both = ba.Model(path_inputs=inputs, labels=labels, **POSTERIOR), ba.Model(compressed=restored, **POSTERIOR)
+        assert relative_error(*(log_density_of(model.gaussian_process, SOME_U) for model in both)) < 1e-12
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [30, 31, 60], list(range(7, 90, 7))])
@@ -109,59 +118,19 @@ def test_batches_of_any_size_give_the_same(data, gathered, cuts):
     assert same(sum(reversed(parts)), gathered)
 
 
-@pytest.mark.parametrize("examples", [12, 13, EXAMPLES])
-def test_several_outputs_have_a_column_each_and_are_restored_and_kept(data, tmp_path, examples):
-    inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples]
-    both = gather((inputs, labels), ARCH)
-    assert both.labels.shape == (12, 2)
-    assert relative_error(both.moment, inputs.reshape(examples, -1).T @ labels) < 1e-13
-    with pytest.raises(ValueError, match=r"labels must have shape \(12,\), got \(12, 2\): an architecture"):
-        ba.Model(compressed=both, architecture=ARCH, temperature=1.0)
-    restored = Compressed.restored(both.path_inputs, both.labels, both.residual)
-    assert restored.triangle.shape == both.triangle.shape
-    np.testing.assert_allclose(restored.residual.square, both.residual.square, rtol=1e-12)
-    restored.save(tmp_path / "restored")
-    assert same(Compressed.open(tmp_path / "restored"), restored, 1e-300)
-
-
-@pytest.mark.parametrize("examples", [5, 12, 13])
-def test_few_examples_are_their_own_statistics(data, examples):
-    inputs, labels = data[0][:examples], data[1][:examples]
-    few = gather([(inputs, labels)], ARCH)
-    assert few.residual.examples == max(0, examples - 12)
-    assert same(Compressed.restored(few.path_inputs, few.labels, few.residual), few)
-    order_parameter, settings = np.diag([1.0, 2.0, 0.5, 1.5]), {"architecture": ARCH, "temperature": TEMPERATURE}
-    by_examples, by_few = (
-        log_density_of(ba.Model(**given, **settings).gaussian_process, order_parameter)
-        for given in ({"path_inputs": inputs, "labels": labels}, {"compressed": few})
-    )
-    assert relative_error(by_few, by_examples) < 1e-12
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_energy_gradient_and_predictor(data, models, form):
-    """For factors of any number of columns."""
+@pytest.mark.parametrize("columns", [3, 6])
+def test_every_form_gives_the_numbers_of_the_examples_and_the_same_draws(data, models, columns):
     held = models[1]
     arrays, residual = (held.path_inputs, held.labels, ARCH, TEMPERATURE), held.compressed.residual
-    ours = gaussian_process(*arrays, form=form, residual=residual)
-    theirs = gaussian_process(data[0], data[1], ARCH, TEMPERATURE, form="features")
+    factor = jnp.asarray(np.random.default_rng(columns).normal(size=(4, columns)))
     test = scaled_features(data[2], 1.0)
-    for columns in (3, 6):
-        factor = jnp.asarray(np.random.default_rng(columns).normal(size=(4, columns)))
-        for value, expected in zip(known(ours, factor, test), known(theirs, factor, test), strict=True):
-            assert relative_error(value, expected) < 1e-10
-
-
-def test_draws_of_weights_are_those_of_every_form(models):
-    """Of the same random numbers."""
-    held = models[1]
-    arrays = (held.path_inputs, held.labels, ARCH, TEMPERATURE)
-    factor = jnp.asarray(np.random.default_rng(1).normal(size=(4, 2)))
-    key = jax.random.key(0)
-    processes = (gaussian_process(*arrays, form=form, residual=held.compressed.residual) for form in FORMS)
-    drawn = [jax.jit(lambda process: process.sample_projection(key, factor))(process) for process in processes]
-    for other in drawn[1:]:
-        assert relative_error(other, drawn[0]) < 1e-10
+    expected, _ = known(gaussian_process(data[0], data[1], ARCH, TEMPERATURE, form="features"), factor, test)
+    forms = [gaussian_process(*arrays, form=form, residual=residual) for form in FORMS]
+    found, drawn = zip(*(known(process, factor, test) for process in forms), strict=True)
+    for numbers in found:
+        for value, exact in zip(numbers, expected, strict=True):
+            assert relative_error(value, exact) < 1e-10
+    assert all(relative_error(other, drawn[0]) < 1e-10 for other in drawn[1:])
 
 
 def test_theory_is_that_of_the_examples(models):
@@ -215,8 +184,6 @@ def test_another_order_of_the_examples_has_the_same_random_numbers(data, models,
 
 def test_digits_are_kept_at_low_temperature(data):
     """Against the Gaussian law in 60 digits, where differences of squares would have none left."""
-    from decimal import Decimal, localcontext
-
     inputs, labels = data[0][:20, :2], data[1][:20]
     arch = ba.Architecture((2,), (5, 6), (1.0, 1.0, 1.0))
     held = gather([(inputs, labels)], arch)
@@ -235,11 +202,12 @@ def test_digits_are_kept_at_low_temperature(data):
                 rows[i + 1 :] -= np.outer(rows[i + 1 :, i] / row[i], row)
             return float(energy)
 
-    def of(form, temperature):
-        return gaussian_process(held.path_inputs, held.labels, arch, temperature, form=form, residual=held.residual)
+    def energy(form, temperature, factor):
+        arrays = held.path_inputs, held.labels, arch, temperature
+        return energy_of(gaussian_process(*arrays, form=form, residual=held.residual), factor)
 
     for temperature, form in itertools.product((1e-2, 1e-6, 1e-10), FORMS):
-        found = energy_of(of(form, temperature), factor)[0]
+        found = energy(form, temperature, factor)[0]
         assert relative_error(found, exact(factor, temperature)) < 1e-10
     # Of rank 3 for 6 rows: six digits at least, as long as K + T I does not count as singular. With one column of F the
     # matrix in feature space is the smaller one.
@@ -247,7 +215,7 @@ def test_digits_are_kept_at_low_temperature(data):
         flat = (factor * [1.0, 0.0])[:, :columns]
         refused = []
         for temperature in 10.0 ** -np.arange(8, 18):
-            found, singular = energy_of(of(form, float(temperature)), flat)
+            found, singular = energy(form, float(temperature), flat)
             refused.append(bool(singular))
             if not refused[-1]:
                 assert relative_error(found, exact(flat, float(temperature))) < 1e-6
@@ -264,8 +232,7 @@ def test_draws_of_a_run_are_those_of_the_model_that_it_stores(models, tmp_path):
     assert np.isfinite(draws["posterior"]["order_parameter"]).all()
     weights = ba.weights(draws, model=model)
     assert weights["V_0"].shape == (2, 50, 30, 3)
-    result = ba.validate(draws, model=model)
-    assert result.alignment is None
+    assert ba.validate(draws, model=model).alignment is None
     assert "prior" in ba.with_groups(draws, model=model, prior_draws=10)
     with pytest.raises(ValueError, match="holds no single examples, got 'log_likelihood'"):
         ba.with_groups(draws, "log_likelihood", model=model)
@@ -273,35 +240,17 @@ def test_draws_of_a_run_are_those_of_the_model_that_it_stores(models, tmp_path):
         ba.sample(model, sampler="sgld", parameterisation="path", chains=1, warmup=1, draws=1)
 
 
-def test_chains_of_many_plain_examples_look_at_as_few_rows(data, monkeypatch):
-    """Their law is that of statistics' chains."""
-    inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
-    labels = np.sign(inputs[:, 0, 0] + inputs[:, 1, 1])
-    arch, condensed, looked = ba.Architecture((2, 2), (9, 9, 9), (1.0,) * 4), collapsed.compressed, []
-
-    def looking(model):
-        found = condensed(model)
-        looked.append(len(found.labels))
-        return found
-
-    monkeypatch.setattr(collapsed, "compressed", looking)
-    settings = {"architecture": arch, "temperature": TEMPERATURE, "test_path_inputs": data[2]}
-    found = []
-    for given in ({"path_inputs": inputs, "labels": labels}, {"compressed": gather((inputs, labels), arch)}):
-        draws = ba.sample(ba.Model(**given, **settings), **SETTINGS, chains=2, draws=400)
-        diagonal = np.einsum("cdpp->cdp", draws["posterior"]["order_parameter"])
-        found.append(xr.DataArray(diagonal, dims=("chain", "draw", "path")))
-    assert looked == [12, 12]
-    agree(*found)
-
-
-def test_classes_are_those_of_single_examples():
-    inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
-    classes = np.stack([inputs[:, 0, 0] > 0, inputs[:, 0, 0] <= 0], axis=1).astype(float)
-    arch = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4, outputs=2)
-    settings = {"architecture": arch, "likelihood": ba.Categorical(1.0)}
-    model = ba.Model(path_inputs=inputs, labels=classes, **settings)
-    assert collapsed.compressed(model).labels.size == 3200
+def test_chains_of_many_plain_examples_look_at_as_few_rows_unless_they_are_classes(monkeypatch):
+    inputs, looked, condensed = np.random.default_rng(2).normal(size=(1600, 4, FEATURES)), [], collapsed.compressed
+    model = ba.Model(path_inputs=inputs, labels=np.sign(inputs[:, 0, 0] + inputs[:, 1, 1]), **POSTERIOR)
+    monkeypatch.setattr(collapsed, "compressed", lambda model: looked.append(condensed(model)) or looked[-1])
+    ba.sample(model, **SETTINGS, chains=1, draws=3)
+    [few] = looked
+    assert len(few.labels) == 12
+    assert relative_error(*(log_density_of(process, SOME_U) for process in (few, model.gaussian_process))) < 1e-12
+    arch, classes = ba.Architecture((2, 2), (6, 6, 6), outputs=2), ba.one_hot(inputs[:, 0, 0] > 0)
+    model = ba.Model(path_inputs=inputs, labels=classes, architecture=arch, likelihood=ba.Categorical(1.0))
+    assert condensed(model).labels.size == 3200
 
 
 def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):
@@ -405,18 +354,15 @@ def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
     with pytest.raises(FileNotFoundError):
         Compressed.open(tmp_path / "none")
     content = file.read_bytes()
+    (tmp_path / "half.zip").write_bytes(content[: len(content) // 2])
     np.savez(tmp_path / "other.npz", triangle=gathered.triangle)
-    without = io.BytesIO()
-    with zipfile.ZipFile(file) as whole, zipfile.ZipFile(without, "w") as less:
+    with zipfile.ZipFile(file) as whole, zipfile.ZipFile(tmp_path / "less.zip", "w") as less:
         for name in whole.namelist():
             if "c/0" not in name:
                 less.writestr(name, whole.read(name))
-    others = (tmp_path / "other.npz").read_bytes(), without.getvalue()
-    for damaged in (b"", content[: len(content) // 2], *others):
-        other = tmp_path / "damaged"
-        other.write_bytes(damaged)
+    for damaged in ("half.zip", "other.npz", "less.zip"):
         with pytest.raises(ValueError, match="must be a dataset that was saved"):
-            Compressed.open(other)
+            Compressed.open(tmp_path / damaged)
 
 
 def test_a_model_file_names_statistics(data, gathered, command, tmp_path):
@@ -457,23 +403,21 @@ def test_bad_batches_are_named(batches, message):
         gather(batches, ARCH)
 
 
-def test_what_does_not_go_together_is_refused(data, gathered):
+def test_what_does_not_go_together_is_refused(data, models, gathered):
     inputs, labels, _ = data
-    settings = {"architecture": ARCH, "temperature": 1.0}
-    model = ba.Model(compressed=gathered, **settings)
+    model, both = models[1], gather((inputs, np.stack([labels] * 2, axis=1)), ARCH)
     assert model.replace(compressed=None, path_inputs=inputs, labels=labels).examples == EXAMPLES
     tokens = Tokens(np.ones((12, 5, 3)), [np.ones((12, 2, 5, 5)) / 5] * 2, "last")
-    shape = r"labels of a compressed dataset must have shape \(12,\), got \(90,\)"
-    for make, given, message in (
-        (ba.Model, {"path_inputs": inputs}, "path_inputs must not be given for a compressed dataset"),
-        (model.replace, {"path_inputs": inputs}, "path_inputs must not be given for a compressed dataset"),
-        (ba.Model, {"tokens": tokens}, "tokens must not be given for a compressed dataset"),
-        (ba.Model, {"compressed": 3}, r"compressed must be made by Dataset\.gather, got int"),
-        (model.replace, {"compressed": None}, "compressed may be None only where path_inputs and labels are given"),
-        (model.replace, {"labels": labels}, shape),
+    for changes, message in (
+        ({"path_inputs": inputs}, "path_inputs must not be given for a compressed dataset"),
+        ({"tokens": tokens}, "tokens must not be given for a compressed dataset"),
+        ({"compressed": 3}, r"compressed must be made by Dataset\.gather, got int"),
+        ({"compressed": None}, "compressed may be None only where path_inputs and labels are given"),
+        ({"labels": labels}, r"labels of a compressed dataset must have shape \(12,\), got \(90,\)"),
+        ({"compressed": both}, r"labels must have shape \(12,\), got \(12, 2\): an architecture"),
     ):
         with pytest.raises(ValueError, match=message):
-            make(**({"compressed": gathered} | settings if make is ba.Model else {}) | given)
+            model.replace(**changes)
     with pytest.raises(ValueError, match=r"arch must be a bayesattn\.Architecture"):
         gather([(inputs, labels)], 3)
     with pytest.raises(ValueError, match="same paths, features and outputs to be added"):

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.signal import lfilter
 
 from bayesattn.checks.ranks import (
     chain_band,
@@ -69,11 +70,7 @@ def test_effective_share_of_autoregressive_chains():
     """(1 - phi) / (1 + phi) within 15 %, what two corrections leave; 1 for draws that are independent, or never vary."""
     rng = np.random.default_rng(0)
     chains = [rng.normal(size=(400, 63))]
-    for phi in (0.2, 0.6):
-        noise, chain = rng.normal(size=(400, 163)), np.zeros((400, 163))
-        for draw in range(1, 163):
-            chain[:, draw] = phi * chain[:, draw - 1] + noise[:, draw]
-        chains.append(chain[:, 100:])
+    chains += [lfilter([1.0], [1.0, -phi], rng.normal(size=(400, 163)), axis=1)[:, 100:] for phi in (0.2, 0.6)]
     found = effective_share(np.stack([*chains, np.ones((400, 63))], axis=-1))
     np.testing.assert_allclose(found, [1, 0.8 / 1.2, 0.4 / 1.6, 1], rtol=0.15)
     # Adding constants to chains, which have them from their own posteriors, changes nothing.
