@@ -51,7 +51,7 @@ def _answer_first(page: str, notebook: Any) -> str:
     (number,) = (k for k, cell in enumerate(notebook.cells) if "answer" in cell.metadata.get("tags", []))
     figure = re.search(rf"!\[png\]\(\S*_{number}_\d+\.png\)", page)
     introduction = notebook.cells[0].source
-    return page.replace(introduction, f"{introduction}\n\n{figure[0]}\n\n*The figure that answers it; the text below says how it is made.*", 1)
+    return page.replace(introduction, f"{introduction}\n\n{figure[0]}\n\n*The figure that answers it.*", 1)
 
 
 def _papers() -> dict[str, str | bytes]:

@@ -16,7 +16,7 @@ import bayesattn as ba
 from bayesattn.models import token
 from reproductions.one_shot import READY, OneShot, load, pruning, training
 from reproductions.one_shot.images import load_images
-from tests.conftest import relative_error
+from tests.conftest import OMNIGLOT_FOLDER, relative_error
 from tests.statistics import likely
 
 SMALL = {"examples": 20, "test_examples": 10, "validation_examples": 6, "width": 16, "key_width": 4, "heads": (2, 3)}
@@ -197,3 +197,16 @@ def test_what_does_not_fit_is_named(trained, tmp_path):
     np.savez(tmp_path / "mine.npz", **{name: value for name, value in weights.items() if name[0] in "QK"})
     mine, ours = (OneShot(**SMALL, attention=str(path)).dataset() for path in (tmp_path / "mine.npz", file))
     np.testing.assert_array_equal(mine.weights[0], ours.weights[0])
+
+
+def test_unseen_alphabets_of_omniglot():
+    if not OMNIGLOT_FOLDER.is_dir():
+        pytest.skip(f"needs Omniglot's small sets in {OMNIGLOT_FOLDER}")
+    sources = [str(OMNIGLOT_FOLDER / f"images_background_small{number}.zip") for number in (1, 2)]
+    images = load_images(sources[0])
+    assert images.pixels.shape == (2720, 32, 32)
+    np.testing.assert_array_equal(np.bincount(images.classes), [20] * 136)
+    assert 0.03 < images.pixels.mean() < 0.15
+    classes = OneShot(*sources, **SMALL).classes
+    assert set(classes["test"].groups) == {"Japanese_(katakana)", "Sanskrit", "Tagalog"}
+    assert len(classes["train"].names) + 4 * len(classes["validation"].names) == 4 * 136

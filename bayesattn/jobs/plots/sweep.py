@@ -40,7 +40,7 @@ def width_figure(each: "pd.DataFrame") -> Figure | None:
     of_settings = [*done.groupby(np.array(names), sort=False)]
     series = of_settings[:MOST_SERIES]
     error = np.hypot(done["accuracy_error"], done["accuracy_test_error"])
-    panels = [("accuracy", "accuracy (%)", 100, error), ("U", "order parameter U, greatest diagonal entry", 1, done["U_error"])]
+    panels = [("accuracy", "accuracy (%)", 100, error), ("U", "order parameter U, greatest entry", 1, done["U_error"])]
     panels = [panel for panel in panels if done[panel[0]].notna().any()]
     figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.2), layout="constrained", squeeze=False)
     for ax, (column, label, scale, errors) in zip(axes[0], panels, strict=True):
