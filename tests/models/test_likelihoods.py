@@ -14,6 +14,7 @@ from bayesattn.models import collapsed, latent_outputs, left_out
 from bayesattn.prediction import class_scores
 from bayesattn.predictive import PosteriorPrediction
 from bayesattn.questions import calibration
+from tests import dense
 from tests.conftest import relative_error
 from tests.statistics import likely, near
 from tests.zoo import classes
@@ -53,14 +54,14 @@ def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
     model = model_of_classes(name)
     shape = model.architecture.rows, collapsed.structure(model)[0].columns
     factor = jnp.asarray(np.random.default_rng(1).normal(size=shape))
-    sizes = shape[1] * model.path_inputs.shape[2], model.labels.size, model.architecture.outputs
-    assert latent_outputs.are_projection(*sizes) == (name == "three classes")
 
     def potential(latents):
         outputs = latent_outputs.outputs_given(model.gaussian_process, factor, latents)
         return latents @ latents / 2 - jnp.sum(model.likelihood.log_prob(outputs, jnp.asarray(model.labels)))
 
     whitening = latent_outputs.whitening_at(model.gaussian_process, model.likelihood, factor)
+    # Entries of Z, or coefficients of a root of K.
+    assert whitening.centre.size == (shape[1] * 9 if name == "three classes" else 8)
     slope, hessian = jax.jit(lambda at: (jax.grad(potential)(at), jax.hessian(potential)(at)))(whitening.centre)
     assert np.max(np.abs(slope)) < 1e-9
     assert relative_error(whitening.scale.T @ hessian @ whitening.scale, np.eye(len(hessian))) < 1e-9
@@ -80,9 +81,7 @@ def test_what_has_no_theory_says_so():
 def test_a_run_of_classes_comes_back(zoo):
     run = ba.runs.Run(zoo.run("classes"))
     assert run.model.likelihood == classes().likelihood
-    found = ba.predict(run, run.model.test_path_inputs, keep_draws=True)
-    assert found.probabilities.shape == (5, 3)
-    assert relative_error(found.draws, run.draws()["posterior"]["prediction"].values) < 1e-10
+    assert ba.predict(run, run.model.test_path_inputs).probabilities.shape == (5, 3)
     assert "classes, by the softmax" in repr(run.model)
 
 
@@ -103,24 +102,22 @@ def test_scores_of_classes():
     assert found.calibration_error < 3 * found.calibration_by_chance
     sharper = chances**2 / np.sum(chances**2, axis=1, keepdims=True)
     assert class_scores(sharper, labels).calibration_error > 10 * found.calibration_by_chance
-    # Of few errors as many as expected; two classes that are equally probable are a guess; 20 of 20 right are not certain.
+    # Of few errors as many as expected; 20 of 20 right are not certain; two classes that are equally probable are a guess.
     sure = class_scores(np.full(20, 0.999), np.ones(20))
     assert sure.calibration_by_chance == pytest.approx(2 * 0.001 * 0.999)
     assert (sure.accuracy, sure.accuracy_error > 0.02) == (1, True)
     assert class_scores(np.array([0.5, 1.0]), np.array([-1.0, 1.0])).accuracy == 0.75
-    two = class_scores(np.array([0.9, 0.2, 0.4]), np.array([1.0, -1.0, 1.0]))
-    assert two.accuracy == pytest.approx(2 / 3)
-    np.testing.assert_allclose(two.by_class, [1.0, 0.5])
-    assert two.calibration_error == pytest.approx((0.1 + 0.2 + 0.6) / 3)
-    column = class_scores(np.array([0.9, 0.2, 0.4]), np.array([[1.0], [-1.0], [1.0]]))
-    assert column.accuracy == two.accuracy
-    for share, labels, message in (
-        (1 / 2, np.eye(3)[:2], r"probabilities must be at least 0 and add up to 1, got 0\.5 to 0\.5, sums 1\.5"),
-        (1 / 3, np.ones(3), r"labels must have shape \(2, 3\), got \(3,\)"),
-        (1 / 3, np.ones(2), r"labels must have shape \(2, 3\), got \(2,\): bayesattn.one_hot\(labels\)"),
+    for labels in (np.array([1.0, -1.0, 1.0]), np.array([[1.0], [-1.0], [1.0]])):
+        two = class_scores(np.array([0.9, 0.2, 0.4]), labels)
+        assert two.accuracy == pytest.approx(2 / 3)
+        np.testing.assert_allclose(two.by_class, [1.0, 0.5])
+        assert two.calibration_error == pytest.approx((0.1 + 0.2 + 0.6) / 3)
+    with pytest.raises(
+        ValueError, match=r"probabilities must be at least 0 and add up to 1, got 0\.5 to .*, sums 1\.5"
     ):
-        with pytest.raises(ValueError, match=message):
-            class_scores(np.full((2, 3), share), labels)
+        class_scores(np.full((2, 3), 1 / 2), np.eye(3)[:2])
+    with pytest.raises(ValueError, match=r"labels must have shape \(2, 3\), got \(2,\): bayesattn.one_hot\(labels\)"):
+        class_scores(np.full((2, 3), 1 / 3), np.ones(2))
 
 
 def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
@@ -150,9 +147,9 @@ def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
 
 @pytest.mark.parametrize(("outputs", "temperature"), [(1, 0.03), (1, 1.0), (3, 0.3)])
 def test_left_out_outputs_are_integrated_over(outputs, temperature):
-    """One example's integral by many draws of its outputs given the others, from the covariance of all."""
+    """The first example's integral by many draws of its outputs given the others, from the covariance of all."""
     rng = np.random.default_rng(2)
-    arch = ba.Architecture((2,), (3, 3), (1.0, 1.0, 1.0), (), outputs)
+    arch = ba.Architecture((2,), (3, 3), outputs=outputs)
     classes = np.arange(4) % max(outputs, 2)
     model = ba.Model(
         path_inputs=rng.normal(size=(4, 2, 20)),
@@ -162,17 +159,12 @@ def test_left_out_outputs_are_integrated_over(outputs, temperature):
     )
     root = rng.normal(size=(arch.rows, arch.rows))
     u, f = root @ root.T, rng.normal(size=model.labels.shape)
-    found = jax.jit(partial(left_out.leave_one_out, model.gaussian_process, model.likelihood))(
-        u, f, model.labels, f[None]
-    )
-    kernel, own = (
-        np.asarray(model.gaussian_process.kernel_of(jnp.asarray(u))),
-        np.arange(outputs),
-    )  # of the first example
-    others = np.arange(outputs, len(kernel))
-    slope = np.linalg.solve(kernel[np.ix_(others, others)], kernel[np.ix_(others, own)]).T
-    covariance = kernel[np.ix_(own, own)] - slope @ kernel[np.ix_(others, own)]
-    drawn = rng.multivariate_normal(slope @ f.reshape(-1)[others], covariance, size=200_000)
+    leave_one_out = jax.jit(partial(left_out.leave_one_out, model.gaussian_process, model.likelihood))
+    found = leave_one_out(u, f, model.labels, f[None])
+    kernel = dense.kernel(arch, u, model.path_inputs, model.path_inputs)
+    own, across, others = kernel[:outputs, :outputs], kernel[outputs:, :outputs], kernel[outputs:, outputs:]
+    slope = np.linalg.solve(others, across).T
+    drawn = rng.multivariate_normal(slope @ f.reshape(-1)[outputs:], own - slope @ across, size=200_000)
     chances = np.exp(model.likelihood.log_prob(jnp.asarray(drawn[:, 0] if outputs == 1 else drawn), model.labels[0]))
     error = chances.std() / np.sqrt(len(chances))
     # 256 points stand for the integral to within a percent.

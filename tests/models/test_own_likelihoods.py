@@ -88,8 +88,7 @@ def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
     run = runs.sample(own, tmp_path / "run", **FEW)
     tree = ba.sample(own, **FEW)
     np.testing.assert_array_equal(run.draws()["posterior"]["order_parameter"], tree["posterior"]["order_parameter"])
-    for draws in (run, tree):
-        assert ba.predict(draws, own.test_path_inputs).mean.shape == (2,)
+    assert ba.predict(run, own.test_path_inputs).mean.shape == (2,)
     restored = runs.Run(run.path).model.likelihood
     assert (type(restored), restored.scale) == (Laplace, 0.3)
     np.testing.assert_array_equal(restored.weights, np.arange(3.0))
@@ -105,7 +104,7 @@ def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
 
 
 class StudentT(ba.Likelihood):
-    """Another law by a name that the package has."""
+    """Another law by a name, and with fields, that the package has."""
 
     scale: float = 0.9
     freedom: float = 3.0
@@ -129,10 +128,9 @@ class Clipped(ba.Gaussian):
 
 def test_a_class_of_ones_own_is_not_that_of_the_same_name():
     model = model_of("one layer", "outliers")
-    own = model.replace(likelihood=StudentT())
     drawn = ba.sample(model, **FEW)
     with pytest.raises(ValueError, match="got one with"):
-        ba.predict(drawn, model.test_path_inputs, model=own)
+        ba.predict(drawn, model.test_path_inputs, model=model.replace(likelihood=StudentT()))
     replicated = ba.with_groups(drawn, "posterior_predictive")["posterior_predictive"]["labels"]
     assert replicated.std() < 20
     assert isinstance(likelihoods.restored(likelihoods.name_of(StudentT()), {}), StudentT)
