@@ -114,9 +114,8 @@ def test_network_is_its_definition(case):
     np.testing.assert_allclose(quantities["prediction"], tests, rtol=1e-12, atol=1e-14)
     for sequence, test in enumerate(model.watched):
         mask = None if model.test_mask is None else model.test_mask[test]
-        for layer, matrix in enumerate(network_by_loops(model, weights, model.test_inputs[test], mask)[1]):
-            found = quantities[f"attention_{layer + 1}"][sequence]
-            np.testing.assert_allclose(found, matrix, rtol=1e-12, atol=1e-14)
+        for layer, matrix in enumerate(network_by_loops(model, weights, model.test_inputs[test], mask)[1], start=1):
+            np.testing.assert_allclose(quantities[f"attention_{layer}"][sequence], matrix, rtol=1e-12, atol=1e-14)
 
 
 def log_joint(model, sites):
@@ -235,8 +234,8 @@ def test_a_short_run_keeps_all_weights_and_what_follows_from_them(run):
         np.testing.assert_allclose(weights["prediction"], outputs, rtol=1e-10)
         matrices = network_by_loops(model, weights, model.test_inputs[1])[1]
         np.testing.assert_allclose(weights["attention_1"], matrices, rtol=1e-10)
-        path = np.einsum("m,hmn->hn", weights["a"], weights["V_1"]) / np.sqrt(3)
-        np.testing.assert_allclose(weights["order_parameter"], path @ path.T / 2, rtol=1e-10)
+        u = dense.order_parameter(model.architecture, weights)
+        np.testing.assert_allclose(weights["order_parameter"], u, rtol=1e-10)
 
 
 @pytest.mark.parametrize("likelihood", ["Gaussian", "StudentT"])
@@ -262,8 +261,7 @@ def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights
     for chain, draw in np.ndindex(2, 8):
         weights = {str(name): values.values[chain, draw] for name, values in draws.items()}
         outputs[chain, draw] = outputs_by_loops(model, weights, model.inputs)
-    densities = stats.norm(outputs, 0.4**0.5) if likelihood == "Gaussian" else stats.t(4.0, outputs, 0.5)
-    np.testing.assert_allclose(more["log_likelihood"]["labels"], densities.logpdf(model.labels), rtol=1e-8)
+    np.testing.assert_allclose(more["log_likelihood"]["labels"], dense.log_likelihoods(model, outputs), rtol=1e-8)
     assert more["posterior_predictive"]["labels"].shape == (2, 8, model.examples)
     few = tree.copy()
     few["posterior"] = few["posterior"].to_dataset().drop_vars("V_0")
@@ -271,21 +269,11 @@ def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights
         ba.predict(few, model.test_inputs)
 
 
-TINY = HIDDEN | {
-    "causal": False,
-    "watched": (),
-    "heads": (1,),
-    "widths": (2, 2),
-    "variances": (1.2, 0.9, 1.1),
-    "query_variance": 1.5,
-    "key_variance": 0.6,
-}
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("sampler", ["nuts", "adjusted_mclmc"])
 def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
-    model = attention_model(**TINY, examples=3, tokens=2, features=2)
+    tiny = {"heads": (1,), "widths": (2, 2), "variances": (1.2, 0.9, 1.1), "causal": False, "watched": ()}
+    model = attention_model(examples=3, tokens=2, features=2, **HIDDEN | ONE_LAYER | tiny)
     posterior = Blocks.of(model)
 
     @jax.jit

@@ -10,7 +10,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.models import collapsed, path
 from bayesattn.theory import bartlett
-from tests.models.test_extended import extended_model
+from tests.models.test_extended import NETWORKS, extended_model
 from tests.posteriors import tiny_model
 from tests.statistics import likely, near
 from tests.zoo import LONG
@@ -56,20 +56,28 @@ def test_predictions_of_the_runner_are_draws_of_f_given_u(case):
     require_conditional_law(outputs.reshape(-1, outputs.shape[-1]), u.reshape(-1, *u.shape[2:]), model)
 
 
-def test_without_likelihood_every_weight_is_an_independent_normal():
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("skips in both layers", "upper width below heads"),
+        *(
+            pytest.param(name, marks=pytest.mark.heavy)
+            for name in NETWORKS
+            if name.startswith(("a", "first", "skips that"))
+        ),
+    ],
+)
+def test_without_likelihood_every_weight_is_an_independent_normal(name):
     """Prior draws of the Bartlett factors, temperature so high that labels say nothing: all weights are normal again."""
-    heads, widths, variances = (2, 2), (4, 5, 3), (1.3, 0.7, 1.1, 0.9)
-    model = tiny_model(temperature=1e12, heads=heads, widths=widths, variances=variances)
-    shapes, count = collapsed.structure(model), 3000
+    model, count = extended_model(name, temperature=1e12), 3000
+    shapes, widths = collapsed.structure(model), jnp.array(model.architecture.widths, float)
     # One after the other, which compiles in half of the time of all at once.
-    draw = jax.jit(
-        lambda keys: jax.lax.map(lambda key: bartlett.sample_prior(key, shapes, jnp.array(widths, float)), keys)
-    )
+    draw = jax.jit(lambda keys: jax.lax.map(lambda key: bartlett.sample_prior(key, shapes, widths), keys))
     points = draw(jax.random.split(jax.random.key(7), count))
     coordinates = {"bartlett": (("chain", "draw", "coordinate"), np.asarray(points)[None])}
     dataset = xr.Dataset(coordinates, {"chain": [0], "draw": np.arange(count)})
     drawn = ba.weights(xr.DataTree.from_dict({"posterior": dataset}), model=model, seed=8)
-    deviations = zip(("V_0", "V_1", "V_2", "a"), np.sqrt(variances), strict=True)
+    deviations = zip(model.architecture.weight_dims(), np.sqrt(model.architecture.variances), strict=True)
     everything = np.concatenate([drawn[name].values[0].reshape(count, -1) / s for name, s in deviations], axis=1)
     likely(stats.kstest(everything, "norm", axis=0).pvalue)
     squares, law = (everything**2).sum(0), stats.chi2(count)

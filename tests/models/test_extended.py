@@ -8,8 +8,7 @@ import pytest
 import bayesattn as ba
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.kernels.forms import gaussian_process
-from bayesattn.models import Tokens, collapsed, path
-from bayesattn.network import effective_weights
+from bayesattn.models import Tokens
 from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett
 from bayesattn.theory.potential import problem_of
@@ -36,8 +35,6 @@ NETWORKS = {
     "all widths one, no skips": ((2, 2), (1, 1, 1), (0.0, 0.0), 1),
     "upper width below heads": ((2, 3), (10, 2, 4), (0.0, 0.0), 1),
 }
-LIGHT = ("skips in both layers", "upper width below heads")
-EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
 
 
 def extended_model(name, examples=5, features=2, temperature=0.5):
@@ -62,60 +59,24 @@ def extended_model(name, examples=5, features=2, temperature=0.5):
     )
 
 
-def functions_of(order_parameters):
-    """U, the squares of its entries, products of its first and last rows, and a Laplace functional, of each draw."""
-    u = np.asarray(order_parameters)
-    flat = u[:, *np.tril_indices(u.shape[1])]  # U is symmetric.
-    return np.column_stack([flat, flat**2, u[:, 0] * u[:, -1], np.exp(-np.trace(u, axis1=1, axis2=2))])
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_prior_moments_by_weights_and_by_factors_agree(name):
-    model, count = extended_model(name), 40_000
-    shapes, posterior = collapsed.structure(model), path.Path.of(model)
-    problem = problem_of(model.gaussian_process, model.architecture)
-
-    def by_factors(key):
-        return problem.order_parameter(bartlett.sample_prior(key, shapes, problem.widths), shapes)
-
-    def by_weights(key):
-        effective = effective_weights(posterior.draw_prior(key), posterior.skips)
-        return effective @ effective.T / effective.shape[1]
-
-    one, other = (
-        functions_of(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(seed), count)))
-        for seed, draw in enumerate((by_factors, by_weights))
-    )
-    # In deviations of each function of a draw.
-    deviation = np.hypot(one.std(0), other.std(0))
-    near((one.mean(0) - other.mean(0)) / deviation, 0, 1 / np.sqrt(count), finds=0.05)
-    limit = np.asarray(ba.theory.gp_order_parameter(model.architecture))[np.tril_indices(model.architecture.rows)]
-    u = one[:, : limit.size]
-    near((u.mean(0) - limit) / u.std(0), 0, 1 / np.sqrt(count), finds=0.05)
-
-
 @pytest.fixture(scope="module")
 def mixed():
-    """Two layers with a skip each and two outputs, a factor of full rank, and the kernel of its U by its definition."""
+    """Two layers with a skip each and two outputs, and a factor of full rank."""
     arch = ba.Architecture((2, 2), (4, 4, 4), (0.6, 0.8, 1.0, 1.2), (0.5, 0.8), 2)
     rng = np.random.default_rng(0)
     inputs, labels, test = rng.normal(size=(7, 9, 3)), rng.normal(size=(7, 2)), rng.normal(size=(5, 9, 3))
     model = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.5, test_path_inputs=test)
-    factor = jnp.asarray(rng.normal(size=(18, 18)))
-    everything = np.concatenate([inputs, test])
-    return model, factor, dense.kernel(arch, np.asarray(factor @ factor.T), everything, everything)
+    return model, jnp.asarray(rng.normal(size=(18, 18)))
 
 
 @pytest.mark.parametrize("form", ["features", "feature_space"])
 def test_the_likelihood_of_several_outputs_is_that_of_pairs_of_example_and_output(mixed, form):
-    model, factor, joint = mixed
-    ours = gaussian_process(model.path_inputs, model.labels, model.architecture, model.temperature, form=form)
-    noisy, y = joint[:14, :14] + 0.5 * np.eye(14), model.labels.ravel()
-    energy = np.linalg.slogdet(noisy)[1] + y @ np.linalg.solve(noisy, y)
-    u = factor @ factor.T
-    for value in (jax.jit(ours.energy)(factor), jax.jit(ours.energy_of)(u)):
-        assert relative_error(value, energy) < 1e-12
-    assert relative_error(jax.jit(ours.kernel_of)(u), joint[:14, :14]) < 1e-12
+    (model, factor), arch = mixed, mixed[0].architecture
+    ours, u = gaussian_process(model.path_inputs, model.labels, arch, 0.5, form=form), np.asarray(factor @ factor.T)
+    for value in (jax.jit(ours.log_density)(factor), jax.jit(ours.log_density_of)(u)):
+        assert relative_error(value, dense.log_evidence(model, u)) < 1e-12
+    kernel = dense.kernel(arch, u, model.path_inputs, model.path_inputs)
+    assert relative_error(jax.jit(ours.kernel_of)(u), kernel) < 1e-12
     few = factor[:, :3]
     slope, hessian = jax.jit(jax.grad(ours.energy))(few), jax.jit(jax.hessian(ours.energy))(few)
     by_u, by_factor = jax.jit(expansion)(ours, few), jax.jit(expansion_in_factor)(ours, few)
@@ -126,7 +87,7 @@ def test_the_likelihood_of_several_outputs_is_that_of_pairs_of_example_and_outpu
     projection, scale = jax.jit(ours.projection)(factor, ours.flat_labels), np.sqrt(0.6 / (3 * 4))
     for readout in (scale * jax.jit(ours.readout_of)(u), scale * factor @ projection, readouts(u[None], model)[0]):
         outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
-        assert relative_error(outputs.ravel(), joint[14:, :14] @ np.linalg.solve(noisy, y)) < 1e-10
+        assert relative_error(outputs.ravel(), dense.predictor(model, u, model.test_path_inputs)[0]) < 1e-10
 
 
 def test_the_saddle_point_minimises_the_action(mixed):
@@ -149,13 +110,14 @@ def test_the_saddle_point_minimises_the_action(mixed):
 def test_theory_at_finite_width_has_one_answer(mixed):
     """About mode and saddle point the mean differs by the order 1/N^2, and from the GP limit by 1/N."""
     model = mixed[0]
+    limit = np.kron(np.kron(np.diag([2 * 0.5**2, 0.8, 0.8]), np.diag([2 * 0.8**2, 1.0, 1.0])), 1.2 * np.eye(2))
+    np.testing.assert_allclose(ba.theory.gp_order_parameter(model.architecture), limit, rtol=1e-12)
 
     def apart(width):
         wide = model.replace(width=width)
         one, other = (ba.theory.finite_width(wide, about=about, variances=False) for about in ("mode", "saddle"))
         assert one.prediction.mean.shape == (5, 2)
-        correction = np.abs(other.order_parameter - ba.theory.gp_order_parameter(wide.architecture)).max()
-        return np.abs(one.order_parameter - other.order_parameter).max(), correction
+        return tuple(np.abs(other.order_parameter - known).max() for known in (one.order_parameter, limit))
 
     (near, small), (far, large) = apart(800), apart(200)
     assert near < far / 8

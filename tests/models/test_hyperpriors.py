@@ -35,9 +35,18 @@ from tests.models.test_extended import extended_model
 from tests.posteriors import evidence_of, tiny_model, weighed_mean
 from tests.statistics import agree, likely
 
-T, S_0, S_A = dist.LogNormal(-0.7, 0.6), dist.InverseGamma(4.0, 3.0), dist.LogNormal(0.1, 0.4)
-EXACT = {T: stats.norm(-0.7, 0.6), S_A: stats.norm(0.1, 0.4), S_0: stats.loggamma(4.0)}
-"""Laws of log T and log s_a^2, and of log(3 / s_0^2)."""
+T, S_0, S_A, S_Q = (
+    dist.LogNormal(-0.7, 0.6),
+    dist.InverseGamma(4.0, 3.0),
+    dist.LogNormal(0.1, 0.4),
+    dist.Gamma(3.0, 2.0),
+)
+EXACT = {
+    T: stats.lognorm(0.6, scale=np.exp(-0.7)),
+    S_0: stats.invgamma(4.0, scale=3.0),
+    S_A: stats.lognorm(0.4, scale=np.exp(0.1)),
+    S_Q: stats.gamma(3.0, scale=0.5),
+}
 
 
 def two_heads():
@@ -60,8 +69,7 @@ NETWORKS = {
 
 def log_prior_of(priors, position):
     """Log density of a position, whose entries are logarithms."""
-    at = [np.log(3) - each if prior is S_0 else each for prior, each in zip(priors, position, strict=True)]
-    return sum(EXACT[prior].logpdf(each) for prior, each in zip(priors, at, strict=True))
+    return sum(EXACT[prior].logpdf(np.exp(at)) + at for prior, at in zip(priors, position, strict=True))
 
 
 def known_at(model, position):
@@ -120,7 +128,6 @@ def test_bartlett_coordinates_and_numbers(name):
         np.testing.assert_allclose(found["variances"], known.architecture.variances, rtol=1e-12)
 
 
-S_Q = dist.Gamma(3.0, 2.0)
 BLOCKS = {"values": "gelu", "attention_on": "hidden"}
 
 
@@ -143,13 +150,12 @@ def test_sampled_attention_given_its_numbers(kind, settings):
     for key in jax.random.split(jax.random.key(1), 2):
         sites = posterior.draw_prior(key)
         numbers = np.exp(sites[HYPER])
-        own = np.concatenate([sites[HYPER][:3], np.log(numbers[3:])])
         variances = (numbers[1], 0.9, 1.2, numbers[2])
         known = model.at({"temperature": numbers[0], "variances": variances, "query_variance": numbers[3:]})
         assert known.key_variance == (1.5, 2.0)
         inner = {name: value for name, value in sites.items() if name != HYPER}
         given = parameterisation_of(known, kind).of(known)
-        prior = log_prior_of((T, S_0, S_A), own[:3]) + np.sum(stats.gamma(3.0, scale=0.5).logpdf(numbers[3:]) + own[3:])
+        prior = log_prior_of((T, S_0, S_A, S_Q, S_Q), sites[HYPER])
         (density, mine), (density_given, theirs) = at(posterior, sites), at(given, inner)
         assert abs(density - density_given - prior) < 1e-9
         np.testing.assert_allclose(mine["order_parameter"], theirs["order_parameter"], rtol=1e-10)
@@ -168,9 +174,8 @@ def test_draws_of_sampled_attention_and_numbers():
     assert rows.count("query_variance") == 2
     few = tree.isel(draw=[3], chain=[1])
     each = few["posterior"].to_dataset().isel(chain=0, draw=0)
-    same = conditional_of(
-        model.at({name: each[name].values for name in ("temperature", "variances", "query_variance")})
-    )
+    values = {name: each[name].values for name in ("temperature", "variances", "query_variance")}
+    same = conditional_of(model.at(values))
     drawn = {name: jnp.asarray(each[name].values) for name in same.variables}
     mean, variance, _ = same.outputs(drawn, new_inputs(model, model.test_inputs, None), None)
     found = ba.predict(few, model.test_inputs)

@@ -16,7 +16,7 @@ from bayesattn.models.collapsed import WithOutputs
 from bayesattn.models.prior_draws import from_prior
 from bayesattn.theory.potential import Whitening
 from tests.conftest import relative_error
-from tests.models.test_own_likelihoods import Laplace
+from tests.models.test_likelihoods import Laplace
 from tests.posteriors import weighed_mean
 from tests.statistics import agree
 
@@ -66,10 +66,9 @@ def by_scale_mixtures(model, variances, count=50_000):
     covariances = kernels + variances(rng, (count, size))[:, None] * np.eye(size)
 
     def log_evidence(kept):
-        roots = np.linalg.cholesky(covariances[:, kept][:, :, kept])
-        residuals = np.linalg.solve(roots, np.broadcast_to(labels[kept, None], (count, len(kept), 1)))[..., 0]
-        diagonal = np.sqrt(2 * np.pi) * np.diagonal(roots, axis1=1, axis2=2)
-        return -np.sum(residuals**2, 1) / 2 - np.sum(np.log(diagonal), 1)
+        own = covariances[:, kept][:, :, kept]
+        solved = np.linalg.solve(own, np.broadcast_to(labels[kept, None], (count, len(kept), 1)))[..., 0]
+        return -(solved @ labels[kept] + np.linalg.slogdet(2 * np.pi * own)[1]) / 2
 
     whole = log_evidence(np.arange(size))
     rests = [log_evidence(np.delete(np.arange(size), own)) for own in np.split(np.arange(size), model.examples)]
@@ -237,8 +236,7 @@ def test_integrals_over_several_outputs_are_sums_of_gaussian_ones(log_prob, outp
         spread = np.linalg.cholesky(root @ root.T + 1e-6 * np.eye(outputs))
         mean, z = rng.normal(size=(2, outputs))
         label, terms = mean + spread @ z + scale * rng.normal(size=outputs), []
-        for choice in itertools.product((0, 1), repeat=outputs):
-            of = np.array(choice)
+        for of in map(np.array, itertools.product((0, 1), repeat=outputs)):
             if log_prob is two_spikes:
                 signs, noise, weight = 1 - 2.0 * of, scale * np.ones(outputs), 0.5**outputs
             else:

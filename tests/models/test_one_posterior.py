@@ -20,9 +20,8 @@ from bayesattn.network import effective_weights, path_readouts
 from bayesattn.samplers import QUANTITIES
 from tests import dense
 from tests.conftest import relative_error
-from tests.models import test_extended, test_likelihoods, test_own_likelihoods
-from tests.models.test_likelihoods import NO_THEORY, model_of_classes
-from tests.models.test_own_likelihoods import Clipped, model_of
+from tests.models import test_extended, test_likelihoods
+from tests.models.test_likelihoods import NO_THEORY, Clipped, model_of, model_of_classes
 from tests.posteriors import weighed_mean
 from tests.statistics import agree, mean_of, near
 
@@ -56,12 +55,12 @@ GAUSSIAN = {
 }
 CLASSES = {
     f"{name}, T = {temperature}": Case(partial(model_of_classes, name, temperature), keeps=name == "three classes")
-    for name in test_likelihoods.NETWORKS
+    for name in test_likelihoods.CLASSES
     for temperature in ((0.5, 0.2) if name in ("three classes", "two classes, one output") else (0.5,))
 }
 OWN = {
     "clipped errors": Case(partial(model_of, "one layer", "outliers", Clipped(0.5)), keeps=True),
-    **{", ".join(case): Case(partial(model_of, *case)) for case in test_own_likelihoods.CASES},
+    **{", ".join(case): Case(partial(model_of, *case)) for case in test_likelihoods.CASES},
 }
 CASES = GAUSSIAN | CLASSES | OWN
 
