@@ -261,6 +261,23 @@ def test_integrals_over_several_outputs_are_sums_of_gaussian_ones(log_prob, outp
     require_close(found[known], np.array(exact)[known])
 
 
+def test_a_fit_moves_a_component_to_its_points_and_makes_it_a_little_wider():
+    """One step of expectation and maximisation of a Student law (Lange et al. 1989), by loops; the first stays."""
+    points = np.random.default_rng(0).multivariate_normal([5, 4], [[1.0, 0.6], [0.6, 0.8]], 400)
+    centres, scales = np.array([[-500.0, 0.0], [4.5, 4.5]]), np.stack([np.eye(2), 2 * np.eye(2)])
+    fitted = left_out.Mixture(np.array([0.1, 0.9]), centres, scales).fitted(points, np.zeros(400))
+    freedom = left_out._freedom(2)
+    weights = np.array([(freedom + 2) / (freedom + np.sum((point - centres[1]) ** 2) / 4) for point in points])
+    mean = weights @ points / weights.sum()
+    covariance = sum(w * np.outer(point - mean, point - mean) for w, point in zip(weights, points, strict=True)) / 400
+    covariance[np.diag_indices(2)] *= 1.05
+    np.testing.assert_allclose(fitted.centres, [centres[0], mean], rtol=1e-6)
+    np.testing.assert_allclose(
+        fitted.scales @ fitted.scales.swapaxes(1, 2), [np.eye(2), covariance], rtol=1e-6, atol=1e-15
+    )
+    np.testing.assert_allclose(fitted.shares, [left_out.PRIOR_SHARE, 1 - left_out.PRIOR_SHARE], atol=1e-3)
+
+
 @pytest.mark.parametrize("width", [1e-4, 0.02, 3.0])
 @pytest.mark.parametrize("centre", [0.0, 2.5, -7.0])
 def test_a_mode_at_a_known_value_is_resolved_on_both_sides(centre, width):
