@@ -17,7 +17,7 @@ from bayesattn.models.sampled_attention import number_of_weights
 from tests import dense
 from tests.models.test_attention_model import some_sites
 from tests.posteriors import weighed_mean
-from tests.statistics import agree, near
+from tests.statistics import agree
 
 KEY = jax.random.key(0)
 PHI = {
@@ -66,9 +66,8 @@ def network_by_loops(model, weights, x, mask=None):
     for layer in range(1, arch.depth + 1):
         values, queries, keys = (weights[f"{kind}_{layer}"] for kind in ("V", "queries", "keys"))
         y = x if model.attention_on == "inputs" else [each / np.sqrt(len(each)) for each in z]
-        following = [
-            arch.skips[layer - 1] * z[t] if arch.skips[layer - 1] else np.zeros(len(values[0])) for t in tokens
-        ]
+        skip = arch.skips[layer - 1]
+        following = [skip * z[t] if skip else np.zeros(len(values[0])) for t in tokens]
         matrix = np.zeros((len(values), len(x), len(x)))
         for h in range(len(values)):
             for q in tokens:
@@ -92,10 +91,10 @@ def outputs_by_loops(model, weights, inputs, mask=None):
     return np.array([network_by_loops(model, weights, *each)[0] for each in zip(inputs, masks, strict=True)])
 
 
+SKIP = {"skips": (0.6, 0.0), "widths": (3, 3, 2)}
 HIDDEN = {"attention_on": "hidden", "values": "relu", "causal": True, "watched": (1, 0)}
 CASES = {
-    "hidden, relu": HIDDEN
-    | {"masked": True, "skips": (0.6, 0.0), "widths": (3, 3, 2), "outputs": 2, "readout": "mean"},
+    "hidden, relu": HIDDEN | SKIP | {"masked": True, "outputs": 2, "readout": "mean"},
     "hidden, gelu": HIDDEN | {"values": "gelu", "causal": False, "values_strength": 0.7, "readout": "first"},
     "hidden, linear": HIDDEN | {"values": "linear", "masked": True, "skips": (0, 0.5), "widths": (3, 4, 4)},
     "inputs, gelu": {"values": "gelu", "values_strength": 1.3, "causal": True, "masked": True, "watched": (0,)},
@@ -106,7 +105,6 @@ CASES = {
 def test_network_is_its_definition(case):
     model = attention_model(**CASES[case])
     posterior = Blocks.of(model)
-    assert isinstance(posterior, Blocks)
     sites = some_sites(posterior, 0)
     weights = weights_of(model, sites)
     outputs = outputs_by_loops(model, weights, model.inputs, model.mask)
@@ -116,9 +114,8 @@ def test_network_is_its_definition(case):
     np.testing.assert_allclose(quantities["prediction"], tests, rtol=1e-12, atol=1e-14)
     for sequence, test in enumerate(model.watched):
         mask = None if model.test_mask is None else model.test_mask[test]
-        for layer, matrix in enumerate(network_by_loops(model, weights, model.test_inputs[test], mask)[1]):
-            found = quantities[f"attention_{layer + 1}"][sequence]
-            np.testing.assert_allclose(found, matrix, rtol=1e-12, atol=1e-14)
+        for layer, matrix in enumerate(network_by_loops(model, weights, model.test_inputs[test], mask)[1], start=1):
+            np.testing.assert_allclose(quantities[f"attention_{layer}"][sequence], matrix, rtol=1e-12, atol=1e-14)
 
 
 def log_joint(model, sites):
@@ -176,7 +173,7 @@ def test_minibatches_scale_the_log_likelihood(masked):
 
 
 def test_identity_and_strength_zero_are_the_linear_network():
-    model = attention_model(masked=True, causal=True, skips=(0.6, 0.0), widths=(3, 3, 2), values="relu")
+    model = attention_model(masked=True, causal=True, values="relu", **SKIP)
     linear = Blocks.of(model.replace(values_strength=0.0))
     assert type(linear) is type(Blocks.of(model.replace(values="linear"))) is TokenAttention
     drawn = (each.draw_prior(KEY) for each in (linear, Blocks.of(model)))
@@ -185,15 +182,12 @@ def test_identity_and_strength_zero_are_the_linear_network():
 
 def test_only_linear_networks_have_path_inputs():
     model = attention_model(**HIDDEN)
-    with pytest.raises(ValueError, match="TokenAttention needs attention on the inputs"):
-        TokenAttention.of(model)
     for changes in ({}, {"attention_on": "inputs"}, {"values": "linear"}):
         with pytest.raises(ValueError, match="needs attention on the inputs and linear values"):
             model.replace(**changes).log_density("collapsed")
-    classes = ba.one_hot([0, 1, 2, 0]).labels
+    classes = {"labels": ba.one_hot([0, 1, 2, 0]).labels, "outputs": 3, "likelihood": ba.Categorical(0.7)}
     for changes, keeps in (({}, False), ({"attention_on": "inputs", "values": "linear"}, True)):
-        shape = {"labels": classes, "outputs": 3, "likelihood": ba.Categorical(0.7)}
-        posterior = Blocks.of(model.replace(**shape | changes))
+        posterior = Blocks.of(model.replace(**classes | changes))
         quantities = jax.eval_shape(posterior.quantities, jax.eval_shape(posterior.draw_prior, KEY), KEY)
         assert ("readout" in quantities) == keeps
         assert quantities["prediction"].shape == (2, 3)
@@ -212,21 +206,17 @@ ONE_LAYER = {"heads": (2,), "widths": (2, 3), "variances": (1.0,) * 3, "query_va
 
 
 @pytest.fixture(scope="module")
-def signs():
-    """A network of one layer and labels of two values."""
+def run():
+    """A network of one layer and labels of two values, and its draws."""
     model = attention_model(tokens=3, **HIDDEN | ONE_LAYER | {"watched": (1,)})
-    return model.replace(labels=np.sign(model.labels), temperature=0.4)
-
-
-@pytest.fixture(scope="module")
-def run(signs):
+    model = model.replace(labels=np.sign(model.labels), temperature=0.4)
     keep = ("order_parameter", "prediction", "queries_keys", "weights")
     settings = {"chains": 2, "warmup": 20, "draws": 8, "seed": 1, "progress": False, "options": {"max_tree_depth": 3}}
-    return ba.sample(signs, "nuts", "token", keep=keep, **settings)
+    return model, ba.sample(model, "nuts", "token", keep=keep, **settings)
 
 
-def test_a_short_run_keeps_all_weights_and_what_follows_from_them(signs, run):
-    model, draws = signs, run["posterior"].to_dataset()
+def test_a_short_run_keeps_all_weights_and_what_follows_from_them(run):
+    model, draws = run[0], run[1]["posterior"].to_dataset()
     assert {str(name): variable.dims[2:] for name, variable in draws.data_vars.items()} == {
         "order_parameter": ("path", "other_path"),
         "prediction": ("test_example",),
@@ -237,29 +227,23 @@ def test_a_short_run_keeps_all_weights_and_what_follows_from_them(signs, run):
         "keys_1": ("head_1", "key_feature", "width_1"),
         "attention_1": ("sequence", "head_1", "query", "key"),
     }
-    assert dict(draws.sizes) == {
-        **{"chain": 2, "draw": 8, "path": 2, "other_path": 2, "test_example": 2, "width_1": 2, "feature": 3},
-        **{"head_1": 2, "readout_width": 3, "key_feature": 2, "sequence": 1, "query": 3, "key": 3},
-    }
     assert np.ptp(draws["queries_1"].values, axis=(0, 1)).min() > 0
     for draw in range(8):
         weights = {str(name): values.values[1, draw] for name, values in draws.data_vars.items()}
-        np.testing.assert_allclose(
-            weights["prediction"], outputs_by_loops(model, weights, model.test_inputs), rtol=1e-10
-        )
+        outputs = outputs_by_loops(model, weights, model.test_inputs)
+        np.testing.assert_allclose(weights["prediction"], outputs, rtol=1e-10)
         matrices = network_by_loops(model, weights, model.test_inputs[1])[1]
-        np.testing.assert_allclose(weights["attention_1"][0], matrices[0], rtol=1e-10)
-        path = np.einsum("m,hmn->hn", weights["a"], weights["V_1"]) / np.sqrt(3)
-        np.testing.assert_allclose(weights["order_parameter"], path @ path.T / 2, rtol=1e-10)
+        np.testing.assert_allclose(weights["attention_1"], matrices, rtol=1e-10)
+        u = dense.order_parameter(model.architecture, weights)
+        np.testing.assert_allclose(weights["order_parameter"], u, rtol=1e-10)
 
 
 @pytest.mark.parametrize("likelihood", ["Gaussian", "StudentT"])
-def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights(likelihood, signs, request):
+def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights(likelihood, run):
     """At the test inputs against the draws themselves; densities and labels against loops over the training inputs."""
-    if likelihood == "Gaussian":
-        model, tree = signs, request.getfixturevalue("run")
-    else:
-        model = signs.replace(likelihood=ba.StudentT(0.5, 4.0))
+    model, tree = run
+    if likelihood == "StudentT":
+        model = model.replace(likelihood=ba.StudentT(0.5, 4.0))
         rng, shapes = np.random.default_rng(0), some_sites(Blocks.of(model), 0)
         sites = {name: rng.normal(size=(2, 8, *value.shape)) for name, value in shapes.items()}
         tree = ba.from_numpyro(sites, model, "token", weights=True)
@@ -277,8 +261,7 @@ def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights
     for chain, draw in np.ndindex(2, 8):
         weights = {str(name): values.values[chain, draw] for name, values in draws.items()}
         outputs[chain, draw] = outputs_by_loops(model, weights, model.inputs)
-    densities = stats.norm(outputs, 0.4**0.5) if likelihood == "Gaussian" else stats.t(4.0, outputs, 0.5)
-    np.testing.assert_allclose(more["log_likelihood"]["labels"], densities.logpdf(model.labels), rtol=1e-8)
+    np.testing.assert_allclose(more["log_likelihood"]["labels"], dense.log_likelihoods(model, outputs), rtol=1e-8)
     assert more["posterior_predictive"]["labels"].shape == (2, 8, model.examples)
     few = tree.copy()
     few["posterior"] = few["posterior"].to_dataset().drop_vars("V_0")
@@ -286,52 +269,25 @@ def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights
         ba.predict(few, model.test_inputs)
 
 
-def prior_outputs(model, count):
-    """Outputs on training and test examples, and U, of many draws of the prior, as the library draws them."""
+@pytest.mark.heavy
+@pytest.mark.parametrize("sampler", ["nuts", "adjusted_mclmc"])
+def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
+    tiny = {"heads": (1,), "widths": (2, 2), "variances": (1.2, 0.9, 1.1), "causal": False, "watched": ()}
+    model = attention_model(examples=3, tokens=2, features=2, **HIDDEN | ONE_LAYER | tiny)
     posterior = Blocks.of(model)
 
     @jax.jit
     @jax.vmap
     def draw(key):
         sites = posterior.draw_prior(key)
-        return posterior.function(sites), posterior.quantities(sites, key)
+        quantities = posterior.quantities(sites, key)
+        return posterior.function(sites), quantities["prediction"], quantities["order_parameter"][0]
 
-    outputs, quantities = draw(jax.random.split(KEY, count))
-    return np.asarray(outputs), np.asarray(quantities["prediction"]), np.asarray(quantities["order_parameter"])
-
-
-SCALAR = {"heads": (1,), "widths": (2, 2), "variances": (1.2, 0.9, 1.1), "query_variance": 1.5, "key_variance": 0.6}
-
-
-TINY = HIDDEN | SCALAR | {"examples": 3, "tokens": 2, "features": 2, "causal": False, "watched": ()}
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("sampler", ["nuts", "adjusted_mclmc"])
-def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
-    model = attention_model(**TINY)
-    outputs, predictions, u = prior_outputs(model, 1_000_000)
+    outputs, *quantities = map(np.asarray, draw(jax.random.split(KEY, 1_000_000)))
     log_weights = stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum(-1)
-    tree = ba.sample(model, sampler, "token", chains=4, warmup=1000, draws=5000, seed=3)
-    size = tree["posterior"]["order_parameter"][..., 0]
-    for draws, values in ((tree["posterior"]["prediction"], predictions), (size, u[:, 0])):
+    drawn = ba.sample(model, sampler, "token", chains=4, warmup=1000, draws=5000, seed=3)["posterior"]
+    for draws, values in zip((drawn["prediction"], drawn["order_parameter"][..., 0]), quantities, strict=True):
         assert float(arviz_stats.rhat(draws).max()) < 1.02
         for power in (1, 2):
             assert float(arviz_stats.ess(draws**power).min()) > 400
             agree(draws**power, *weighed_mean(log_weights, values**power, least=1e4))
-
-
-def test_prior_draws_have_the_mean_square_of_another_programs():
-    model = attention_model(**TINY)
-    outputs, _, _ = prior_outputs(model, 40_000)
-    rng, count, x = np.random.default_rng(5), 40_000, model.inputs
-    v_0, v_1, q, k = (np.sqrt(s) * rng.normal(size=(count, 2, 2)) for s in (1.2, 0.9, 1.5, 0.6))
-    a = np.sqrt(1.1) * rng.normal(size=(count, 2))
-    y = np.einsum("dij,etj->deti", v_0, x) / 2
-    logits = np.einsum("dgj,detj,dgi,desi->dets", k, y, q, y, optimize=True)[..., -1] / np.sqrt(2)
-    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    values = np.maximum(np.einsum("dij,detj->deti", v_1, y), 0)
-    others = np.einsum("di,det,deti->de", a, shares, values) / np.sqrt(2)
-    error = np.sqrt(((outputs**2).var(0) + (others**2).var(0)) / count)
-    known = (others**2).mean(0)
-    near((outputs**2).mean(0) / known, 1, error / known, finds=0.5)  # Without the nonlinearity it is 2.

@@ -10,24 +10,17 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.models import collapsed, path
 from bayesattn.theory import bartlett
-from tests.models.test_extended import extended_model
+from tests.models.test_extended import NETWORKS, extended_model
 from tests.posteriors import tiny_model
-from tests.statistics import agree, likely, near
+from tests.statistics import likely, near
 from tests.zoo import LONG
 from tests.zoo import model as zoo_model
 
-CASES = (
-    "unequal widths",
-    "three layers",
-    "first width below paths",
-    "all widths one, no skips",
-    "upper width below heads",
-)
-THIN = 5
-EACH = [pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
+NARROW = ("first width below paths", "all widths one, no skips", "upper width below heads")
+HEAVY = [pytest.param(name, marks=pytest.mark.heavy) for name in ("unequal widths", "three layers", *NARROW)]
 
 
-@pytest.fixture(scope="module", params=["of the zoo", *EACH])
+@pytest.fixture(scope="module", params=["of the zoo", *HEAVY])
 def case(request, zoo):
     """A model and draws of U, which need not be many, because all that is compared with them is exact given U."""
     if request.param == "of the zoo":
@@ -51,7 +44,7 @@ def test_f_of_exact_weights_has_the_conditional_moments(case):
     network = jax.jit(jax.vmap(lambda weights: path.network(weights, jnp.asarray(model.test_path_inputs))))
     outputs = []
     for seed in range(10):
-        drawn = ba.weights(draws, model=model, seed=seed, thin=THIN)
+        drawn = ba.weights(draws, model=model, seed=seed, thin=5)
         outputs.append(network({name: each.values.reshape(-1, *each.shape[2:]) for name, each in drawn.items()}))
     u = draws["posterior"]["order_parameter"].sel(draw=drawn["draw"]).values
     require_conditional_law(np.stack(outputs), u.reshape(-1, *u.shape[2:]), model)
@@ -63,25 +56,31 @@ def test_predictions_of_the_runner_are_draws_of_f_given_u(case):
     require_conditional_law(outputs.reshape(-1, outputs.shape[-1]), u.reshape(-1, *u.shape[2:]), model)
 
 
-def prior_draws(draw, keys):
-    """One after the other, which compiles in half of the time of all at once."""
-    return jax.jit(lambda keys: jax.lax.map(draw, keys))(keys)
-
-
-def test_without_likelihood_every_weight_is_an_independent_normal():
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("skips in both layers", "upper width below heads"),
+        *(
+            pytest.param(name, marks=pytest.mark.heavy)
+            for name in NETWORKS
+            if name.startswith(("a", "first", "skips that"))
+        ),
+    ],
+)
+def test_without_likelihood_every_weight_is_an_independent_normal(name):
     """Prior draws of the Bartlett factors, temperature so high that labels say nothing: all weights are normal again."""
-    heads, widths, variances = (2, 2), (4, 5, 3), (1.3, 0.7, 1.1, 0.9)
-    model = tiny_model(temperature=1e12, heads=heads, widths=widths, variances=variances)
-    shapes = collapsed.structure(model)
-    keys = jax.random.split(jax.random.key(7), 3000)
-    points = prior_draws(lambda key: bartlett.sample_prior(key, shapes, jnp.array(widths, float)), keys)
+    model, count = extended_model(name, temperature=1e12), 3000
+    shapes, widths = collapsed.structure(model), jnp.array(model.architecture.widths, float)
+    # One after the other, which compiles in half of the time of all at once.
+    draw = jax.jit(lambda keys: jax.lax.map(lambda key: bartlett.sample_prior(key, shapes, widths), keys))
+    points = draw(jax.random.split(jax.random.key(7), count))
     coordinates = {"bartlett": (("chain", "draw", "coordinate"), np.asarray(points)[None])}
-    dataset = xr.Dataset(coordinates, {"chain": [0], "draw": np.arange(3000)})
+    dataset = xr.Dataset(coordinates, {"chain": [0], "draw": np.arange(count)})
     drawn = ba.weights(xr.DataTree.from_dict({"posterior": dataset}), model=model, seed=8)
-    deviations = zip(("V_0", "V_1", "V_2", "a"), np.sqrt(variances), strict=True)
-    everything = np.concatenate([drawn[name].values[0].reshape(3000, -1) / s for name, s in deviations], axis=1)
+    deviations = zip(sorted(drawn), np.sqrt(model.architecture.variances), strict=True)  # V_0, V_1, .., a.
+    everything = np.concatenate([drawn[name].values[0].reshape(count, -1) / s for name, s in deviations], axis=1)
     likely(stats.kstest(everything, "norm", axis=0).pvalue)
-    squares, law, count = (everything**2).sum(0), stats.chi2(len(everything)), len(everything)
+    squares, law = (everything**2).sum(0), stats.chi2(count)
     likely(2 * np.minimum(law.cdf(squares), law.sf(squares)))
     near(np.mean(everything**4, axis=0), 3, np.sqrt(96 / count), finds=1.3)
     # The largest correlation of any pair, of their sizes too, which dependence through U would change.
@@ -101,31 +100,8 @@ def test_bad_weights_requests_are_named(zoo):
     for draws, of, settings, message in (
         (some, model, {"max_bytes": needed - 1}, "raise thin or max_bytes"),
         (tree, model, {"thin": 0}, "thin must be a whole number of at least 1, got 0"),
-        (tree, tiny_model(), {}, r"model must be the one that draws are of, got one with heads = \[1\], not \[2, 2\]"),
         (bare, tiny_model(), {}, "draws must come from this model, got 14 Bartlett coordinates, expected 2"),
         (without, model, {}, "draws must come from parameterisation 'collapsed'"),
     ):
         with pytest.raises(ValueError, match=message):
             ba.weights(draws, model=of, **settings)
-
-
-@pytest.mark.heavy
-def test_the_reference_task_by_path_level_nuts(hidden_markov_model):
-    """N = 10 on real path inputs: every entry of U and 20 predictions."""
-    model = hidden_markov_model(10)
-    model = model.replace(test_path_inputs=model.test_path_inputs[:20], test_labels=None)
-    draws = ba.sample(model, warmup=200, draws=2000, seed=1)["posterior"]
-    weights = ba.sample(model, parameterisation="path", warmup=300, draws=1000, seed=2)["posterior"]
-    for name in ("order_parameter", "prediction"):
-        agree(draws[name], weights[name])
-
-
-@pytest.mark.heavy
-def test_whitening_does_not_change_the_answer(monkeypatch):
-    model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
-    by_laplace = ba.sample(model, warmup=300, draws=1000)["posterior"]
-    by_prior = staticmethod(lambda model: collapsed.prepare(model, whitening="prior"))
-    monkeypatch.setattr(collapsed.Collapsed, "prepare", by_prior)
-    by_prior = ba.sample(model, warmup=300, draws=1000, options={"adapt_mass_matrix": True})["posterior"]
-    for name in ("order_parameter", "prediction"):
-        agree(by_laplace[name], by_prior[name])

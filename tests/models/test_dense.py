@@ -16,7 +16,7 @@ from bayesattn.models import collapsed, path, token
 from bayesattn.theory.bartlett import narrow
 from tests import dense
 from tests.conftest import relative_error
-from tests.models import test_extended, test_likelihoods, test_narrow, test_own_likelihoods
+from tests.models import test_extended, test_likelihoods, test_narrow
 from tests.posteriors import narrow_model
 
 POINTS = 3
@@ -26,8 +26,8 @@ STEP = 1e-5
 NETWORKS = {
     **{f"{name}, tokens": partial(test_extended.extended_model, name) for name in test_extended.NETWORKS},
     **{f"{name}, narrow": partial(narrow_model, *case, 0.01) for name, case in test_narrow.NETWORKS.items()},
-    **{f"{name}, classes": partial(test_likelihoods.model_of_classes, name) for name in test_likelihoods.NETWORKS},
-    **{", ".join(case): partial(test_own_likelihoods.model_of, *case) for case in test_own_likelihoods.CASES},
+    **{f"{name}, classes": partial(test_likelihoods.model_of_classes, name) for name in test_likelihoods.CLASSES},
+    **{", ".join(case): partial(test_likelihoods.model_of, *case) for case in test_likelihoods.CASES},
 }
 
 

@@ -1,7 +1,5 @@
 """Networks with skip connections and several outputs (EXTENSIONS section 1) and without, by weights and by factors."""
 
-from functools import cache
-
 import arviz_stats
 import jax
 import jax.numpy as jnp
@@ -9,19 +7,14 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.compressed import Compressed
-from bayesattn.gather import gather
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.kernels.forms import gaussian_process
-from bayesattn.models import Tokens, collapsed, path
-from bayesattn.network import effective_weights
-from bayesattn.questions import calibration
-from bayesattn.samplers.program import program
+from bayesattn.models import Tokens
 from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett
 from bayesattn.theory.potential import problem_of
 from bayesattn.theory.predictor import readouts
-from tests import zoo
+from tests import dense, zoo
 from tests.conftest import relative_error
 from tests.statistics import near
 
@@ -43,8 +36,6 @@ NETWORKS = {
     "all widths one, no skips": ((2, 2), (1, 1, 1), (0.0, 0.0), 1),
     "upper width below heads": ((2, 3), (10, 2, 4), (0.0, 0.0), 1),
 }
-LIGHT = ("skips in both layers", "upper width below heads")
-EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
 
 
 def extended_model(name, examples=5, features=2, temperature=0.5):
@@ -69,73 +60,24 @@ def extended_model(name, examples=5, features=2, temperature=0.5):
     )
 
 
-@cache
-def functions_by_weights(name, count):
-    """Functions of U of weights drawn from the prior."""
-    posterior = path.Path.of(extended_model(name))
-
-    @jax.jit
-    @jax.vmap
-    def draw(key):
-        effective = effective_weights(posterior.draw_prior(key), posterior.skips)
-        return effective @ effective.T / effective.shape[1]
-
-    return functions_of(draw(jax.random.split(jax.random.key(1), count)))
-
-
-def functions_of(order_parameters):
-    """U, the squares of its entries, products of its first and last rows, and a Laplace functional, of each draw."""
-    u = np.asarray(order_parameters)
-    flat = u[:, *np.tril_indices(u.shape[1])]  # U is symmetric.
-    return np.column_stack([flat, flat**2, u[:, 0] * u[:, -1], np.exp(-np.trace(u, axis1=1, axis2=2))])
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_prior_moments_by_weights_and_by_factors_agree(name):
-    model, count = extended_model(name), 40_000
-    arch, shapes = model.architecture, collapsed.structure(model)
-    problem = problem_of(model.gaussian_process, arch)
-
-    @jax.jit
-    @jax.vmap
-    def by_factors(key):
-        return problem.order_parameter(bartlett.sample_prior(key, shapes, problem.widths), shapes)
-
-    drawn = by_factors(jax.random.split(jax.random.key(0), count))
-    one, other = functions_of(drawn), functions_by_weights(name, count)
-    # In deviations of each function of a draw.
-    deviation = np.hypot(one.std(0), other.std(0))
-    near((one.mean(0) - other.mean(0)) / deviation, 0, 1 / np.sqrt(count), finds=0.05)
-    entries = np.tril_indices(arch.rows)
-    u, limit = np.asarray(drawn)[:, *entries], np.asarray(ba.theory.gp_order_parameter(arch))[entries]
-    near((u.mean(0) - limit) / u.std(0), 0, 1 / np.sqrt(count), finds=0.05)
-
-
 @pytest.fixture(scope="module")
 def mixed():
-    """Two layers with a skip each and two outputs, a factor of full rank, and the kernel of its U by its definition."""
+    """Two layers with a skip each and two outputs, and a factor of full rank."""
     arch = ba.Architecture((2, 2), (4, 4, 4), (0.6, 0.8, 1.0, 1.2), (0.5, 0.8), 2)
     rng = np.random.default_rng(0)
     inputs, labels, test = rng.normal(size=(7, 9, 3)), rng.normal(size=(7, 2)), rng.normal(size=(5, 9, 3))
     model = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.5, test_path_inputs=test)
-    factor = jnp.asarray(rng.normal(size=(18, 18)))
-    u = np.asarray(factor @ factor.T).reshape(9, 2, 9, 2)
-    everything = np.concatenate([inputs, test])
-    # Scaled by the product of the heads, 4, and not by the number of paths.
-    joint = np.einsum("epf,pcqd,gqf->ecgd", everything, u, everything) * 0.6 / (3 * 4)
-    return model, factor, joint.reshape(24, 24)
+    return model, jnp.asarray(rng.normal(size=(18, 18)))
 
 
 @pytest.mark.parametrize("form", ["features", "feature_space"])
 def test_the_likelihood_of_several_outputs_is_that_of_pairs_of_example_and_output(mixed, form):
-    model, factor, joint = mixed
-    ours = gaussian_process(model.path_inputs, model.labels, model.architecture, model.temperature, form=form)
-    noisy, y = joint[:14, :14] + 0.5 * np.eye(14), model.labels.ravel()
-    energy = np.linalg.slogdet(noisy)[1] + y @ np.linalg.solve(noisy, y)
-    u = factor @ factor.T
-    for value in (jax.jit(ours.energy)(factor), jax.jit(ours.energy_of)(u)):
-        assert relative_error(value, energy) < 1e-12
-    assert relative_error(jax.jit(ours.kernel_of)(u), joint[:14, :14]) < 1e-12
+    (model, factor), arch = mixed, mixed[0].architecture
+    ours, u = gaussian_process(model.path_inputs, model.labels, arch, 0.5, form=form), np.asarray(factor @ factor.T)
+    for value in (jax.jit(ours.log_density)(factor), jax.jit(ours.log_density_of)(u)):
+        assert relative_error(value, dense.log_evidence(model, u)) < 1e-12
+    kernel = dense.kernel(arch, u, model.path_inputs, model.path_inputs)
+    assert relative_error(jax.jit(ours.kernel_of)(u), kernel) < 1e-12
     few = factor[:, :3]
     slope, hessian = jax.jit(jax.grad(ours.energy))(few), jax.jit(jax.hessian(ours.energy))(few)
     by_u, by_factor = jax.jit(expansion)(ours, few), jax.jit(expansion_in_factor)(ours, few)
@@ -146,7 +88,7 @@ def test_the_likelihood_of_several_outputs_is_that_of_pairs_of_example_and_outpu
     projection, scale = jax.jit(ours.projection)(factor, ours.flat_labels), np.sqrt(0.6 / (3 * 4))
     for readout in (scale * jax.jit(ours.readout_of)(u), scale * factor @ projection, readouts(u[None], model)[0]):
         outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
-        assert relative_error(outputs.ravel(), joint[14:, :14] @ np.linalg.solve(noisy, y)) < 1e-10
+        assert relative_error(outputs.ravel(), dense.predictor(model, u, model.test_path_inputs)[0]) < 1e-10
 
 
 def test_the_saddle_point_minimises_the_action(mixed):
@@ -169,13 +111,14 @@ def test_the_saddle_point_minimises_the_action(mixed):
 def test_theory_at_finite_width_has_one_answer(mixed):
     """About mode and saddle point the mean differs by the order 1/N^2, and from the GP limit by 1/N."""
     model = mixed[0]
+    limit = np.kron(np.kron(np.diag([2 * 0.5**2, 0.8, 0.8]), np.diag([2 * 0.8**2, 1.0, 1.0])), 1.2 * np.eye(2))
+    np.testing.assert_allclose(ba.theory.gp_order_parameter(model.architecture), limit, rtol=1e-12)
 
     def apart(width):
         wide = model.replace(width=width)
         one, other = (ba.theory.finite_width(wide, about=about, variances=False) for about in ("mode", "saddle"))
         assert one.prediction.mean.shape == (5, 2)
-        correction = np.abs(other.order_parameter - ba.theory.gp_order_parameter(wide.architecture)).max()
-        return np.abs(one.order_parameter - other.order_parameter).max(), correction
+        return tuple(np.abs(other.order_parameter - known).max() for known in (one.order_parameter, limit))
 
     (near, small), (far, large) = apart(800), apart(200)
     assert near < far / 8
@@ -189,11 +132,9 @@ def test_evidence_by_both_routes(mixed):
     by_importance = ba.theory.evidence(model)
     annealed = [ba.theory.evidence(model, particles=64, seed=seed) for seed in range(5)]
     assert {each.method for each in annealed} == {"annealing"} != {by_importance.method}
+    mean = np.mean([each.log_evidence for each in annealed])
+    error = np.sqrt(np.mean([each.error**2 for each in annealed]) / 5)
     # Each error is from 8 islands.
-    mean, error = (
-        np.mean([each.log_evidence for each in annealed]),
-        np.sqrt(np.mean([each.error**2 for each in annealed]) / 5),
-    )
     near(by_importance.log_evidence, mean, np.hypot(by_importance.error, error), 5 * (8 - 1), finds=0.35)
 
 
@@ -203,8 +144,7 @@ def test_rows_are_named_by_path_and_output():
     assert named[:3] == ["skip -> even: left", "skip -> even: right", "skip -> odd: left"]
     assert len(named) == arch.rows == 8
     assert repr(arch).endswith("skips=(0.5, 0.0), outputs=2)")
-    plain = ba.Architecture((2,), (3, 3), (1.0,) * 3)
-    assert plain == ba.Architecture((2,), (3, 3), (1.0,) * 3, skips=(0,), outputs=1)
+    plain = ba.Architecture((2,), (3, 3), (1.0,) * 3, skips=(0,), outputs=1)
     assert repr(plain) == "Architecture(heads=(2,), widths=(3, 3), variances=(1.0, 1.0, 1.0))"
 
 
@@ -213,16 +153,13 @@ def test_a_run_holds_skips_outputs_names_and_padding(tmp_path):
     run = ba.runs.sample(model, tmp_path / "run", **zoo.LIGHT | {"parameterisation": "token"})
     held = ba.runs.Run(tmp_path / "run").model
     assert held.architecture == model.architecture
-    assert held.row_names == model.row_names
     assert held.row_names[0] == "skip -> skip: left"
     np.testing.assert_array_equal(held.tokens.mask, model.tokens.mask)
     drawn = run.draws()
     assert drawn["posterior"]["prediction"].dims == ("chain", "draw", "test_example", "output")
     for group in ("posterior", "observed_data"):
         assert [*drawn[group]["output"].values] == ["left", "right"]
-    found = ba.predict(run, model.test_path_inputs)
-    assert found.mean.shape == found.error.shape == (2, 2)
-    assert found.probabilities is None
+    assert ba.predict(run, model.test_path_inputs).mean.shape == (2, 2)
 
 
 @pytest.mark.parametrize("readout", ["last", "all"])
@@ -235,36 +172,15 @@ def test_a_dataset_may_be_causal_and_padded(readout):
     heads = {"weights": weights, "head_names": (("first", "second"),), "path_groups": {}}
     data = TokenDataset(inputs, labels, **heads, **tests, readout=readout, causal=True, mask=mask)
     model = ba.Model.from_tokens(data, (3, 3), (1.0,) * 3, 0.1, skips=(1.0,))
-    alone = [
-        ba.attention.path_inputs(x[real][None], weights, readout, causal=True, skips=(True,))
-        for x, real in zip(inputs, mask, strict=True)
-    ]
-    np.testing.assert_allclose(model.path_inputs, np.concatenate(alone), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(model.test_path_inputs, alone[0], rtol=0, atol=1e-12)
+    for found, count in ((model.path_inputs, 3), (model.test_path_inputs, 1)):
+        given = {"causal": True, "mask": mask[:count], "skips": (True,)}
+        expected = ba.attention.path_inputs(inputs[:count], weights, readout, **given)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
     if readout == "all":
         assert model.tokens is None
     else:
         assert np.all(np.triu(model.tokens.matrices[0], 1) == 0)
         assert np.all(model.tokens.matrices[0][0, :, :2, 2:] == 0)
-
-
-@pytest.mark.heavy
-def test_chains_are_calibrated_and_a_prior_from_the_wrong_column_is_found(monkeypatch):
-    model = extended_model("a skip beside free columns")
-    simulations = calibration.simulate(model, 200, seed=1)
-    found = calibration.calibrate(model, simulations)
-    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
-    honest = bartlett.log_prior
-
-    def wrong(point, shapes, widths):
-        return honest(point, shapes, widths + jnp.array([shape.copied for shape in shapes]))
-
-    monkeypatch.setattr(bartlett, "log_prior", wrong)
-    program.cache_clear()
-    jax.clear_caches()
-    assert calibration.calibrate(model, simulations).holds is False
-    program.cache_clear()
-    jax.clear_caches()
 
 
 @pytest.mark.heavy
@@ -278,31 +194,24 @@ def test_the_expansion_is_about_the_saddle_point_where_rows_are_many():
     model = ba.Model(
         path_inputs=ba.attention.path_inputs(inputs, weights, "mean", skips=(False, True)),
         labels=found.labels - 1 / 3,
-        architecture=ba.Architecture((2, 2), (40,) * 3, (1.0,) * 4, (0.0, 1.0), 3),
+        architecture=ba.Architecture((2, 2), (40,) * 3, skips=(0.0, 1.0), outputs=3),
         temperature=0.1,
     )
     draws = ba.sample(model, "hmc", chains=4, warmup=150, draws=1500)["posterior"]["order_parameter"]
     drawn, error = np.diag(draws.mean(("chain", "draw"))), np.diag(arviz_stats.mcse(draws))
     assert ba.theory.finite_width(model).about == "saddle"
-    about = {name: np.diag(ba.theory.finite_width(model, about=name).order_parameter) for name in ("mode", "saddle")}
-    assert np.max(np.abs(about["mode"] / drawn - 1)) > 0.05
-    near(about["saddle"] / drawn, 1, error / drawn, allowed=0.01, finds=0.1)
+    mode, saddle = (np.diag(ba.theory.finite_width(model, about=name).order_parameter) for name in ("mode", "saddle"))
+    assert np.max(np.abs(mode / drawn - 1)) > 0.05
+    near(saddle / drawn, 1, error / drawn, allowed=0.01, finds=0.1)
 
 
 def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
-    model, factor, _ = mixed
-    many = np.random.default_rng(1).normal(size=(60, 9, 3))
-    labels = np.random.default_rng(2).normal(size=(60, 2))
-    whole = model.replace(path_inputs=many, labels=labels)
-    gathered = gather((many, labels), model.architecture)
-    held = ba.Model(compressed=gathered, architecture=model.architecture, temperature=model.temperature)
-    u = factor @ factor.T
-    known = [
-        jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.gaussian_process) for of in (held, whole)
-    ]
-    for one, other in zip(*known, strict=True):
-        assert relative_error(one, other) < 1e-10
-    assert relative_error(known[0][0], known[1][0]) < 1e-12
-    restored = Compressed.restored(gathered.path_inputs, gathered.labels, gathered.residual)
-    assert restored.outputs == 2
-    assert restored.square == pytest.approx(gathered.square)
+    (model, factor), rng = mixed, np.random.default_rng(1)
+    data, u = (rng.normal(size=(60, 9, 3)), rng.normal(size=(60, 2))), factor @ factor.T
+    whole = model.replace(path_inputs=data[0], labels=data[1])
+    held = ba.Model(
+        dataset=ba.Dataset.gather(data, model.architecture), architecture=model.architecture, temperature=0.5
+    )
+    known = jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))
+    for one, other, digits in zip(*(known(of.gaussian_process) for of in (held, whole)), (1e-12, 1e-10), strict=True):
+        assert relative_error(one, other) < digits

@@ -22,14 +22,12 @@ def made(**changes):
 
 def test_paths_and_labels_are_those_of_the_same_sequences():
     model = made(widths=(4, 5, 6), variances=(1.0, 2.0, 1.0, 1.0), temperature=0.3, seed=1)
-    paths = np.asarray(ba.attention.paths_from_matrices(X, [ONE, TWO]))
-    assert (model.examples, model.test_examples) == (8, 2)
-    assert model.architecture.widths == (4, 5, 6)
-    assert model.architecture.variances == (1.0, 2.0, 1.0, 1.0)
+    assert model.architecture == ba.Architecture((2, 1), (4, 5, 6), (1.0, 2.0, 1.0, 1.0))
     assert model.temperature == 0.3
     found = np.concatenate([model.labels, model.test_labels])
     places = [int(np.flatnonzero(label == Y)[0]) for label in found]
     assert sorted(places) == [*range(EXAMPLES)]
+    paths = np.asarray(ba.attention.paths_from_matrices(X, [ONE, TWO]))
     np.testing.assert_allclose(np.concatenate([model.path_inputs, model.test_path_inputs]), paths[places])
     np.testing.assert_array_equal(model.tokens.inputs, X[places[:8]])
     np.testing.assert_allclose(model.tokens.matrices[0], ONE[places[:8]])
@@ -44,30 +42,25 @@ def test_the_split_is_the_seeds():
     np.testing.assert_array_equal(chosen.labels, np.delete(Y, [2, 7]))
 
 
-def test_the_token_that_answers_is_shown():
-    assert "readout      the last token" in repr(made())
-    assert "readout      the mean over tokens" in repr(made(readout="mean"))
-
-
 def test_masks_skips_and_one_layer_without_a_list():
     model = made(matrices=PADDED, mask=MASK, skips=(1.0,), readout="mean", test_share=0, head_names=[["a", "b"]])
-    np.testing.assert_allclose(
-        model.path_inputs, ba.attention.paths_from_matrices(X, [PADDED], "mean", MASK, [True]), atol=1e-12
-    )
-    assert model.architecture.heads == (2,)
+    expected = ba.attention.paths_from_matrices(X, [PADDED], "mean", MASK, [True])
+    np.testing.assert_allclose(model.path_inputs, expected, atol=1e-12)
     assert model.head_names == (("a", "b"),)
     np.testing.assert_array_equal(model.tokens.mask, MASK)
+    assert "readout      the mean over tokens" in repr(model)
+    assert "readout      the last token" in repr(made())
 
 
-CLASSES = np.where(THIRDS > 0, "yes", "no")
+SIGNS = np.where(THIRDS > 0, 1, -1)
 ANSWERS = {
     "numbers": (Y, None, Y),
     "column": (Y[:, None], None, Y),
     "columns": (np.stack([Y, Y + 1], 1), None, np.stack([Y, Y + 1], 1)),
-    "signs": (np.where(THIRDS > 0, 1, -1), None, np.where(THIRDS > 0, 1, -1)),
-    "two strings": (CLASSES, None, np.where(THIRDS > 0, 1, -1)),
-    "truth values": ((THIRDS > 0).tolist(), None, np.where(THIRDS > 0, 1, -1)),
-    "zero and one": ((THIRDS > 0).astype(int), None, np.where(THIRDS > 0, 1, -1)),
+    "signs": (SIGNS, None, SIGNS),
+    "two strings": (np.where(THIRDS > 0, "yes", "no"), None, SIGNS),
+    "truth values": ((THIRDS > 0).tolist(), None, SIGNS),
+    "zero and one": ((THIRDS > 0).astype(int), None, SIGNS),
     "three whole numbers": (THIRDS, ("0", "1", "2"), np.eye(3)[THIRDS]),
     "three strings": (np.array(["a", "b", "c"])[THIRDS], ("a", "b", "c"), np.eye(3)[THIRDS]),
     "one-hot": (ba.one_hot(THIRDS), ("0", "1", "2"), np.eye(3)[THIRDS]),
@@ -82,6 +75,8 @@ def test_classes_are_found(kind):
     np.testing.assert_array_equal(model.labels, labels)
 
 
+SHARES = "test_share must be a share, or a list of different whole numbers from 0 to 9"
+SWAPPED = "got a row off by .*; columns do: the axes of queries and keys are swapped"
 REFUSED = [
     ({"y": Y[:5]}, "y must have an answer for each of 10 sequences, got 5"),
     ({"y": None}, "y must be whole numbers or strings, one for each example, got None"),
@@ -92,24 +87,16 @@ REFUSED = [
     ({"readout": "all"}, "readout must be one of 'last', 'first', 'mean', got 'all'"),
     ({"test_share": 1}, "test_share must be at least 0 and below 1, got 1"),
     ({"test_share": 0.99}, "test_share must leave sequences for training, got 0.99 of 10"),
-    (
-        {"test_share": [1, 1]},
-        r"test_share must be a share, or a list of different whole .* from 0 to 9.*, got \[1, 1\]",
-    ),
-    ({"test_share": [10]}, "test_share must be a share, or a list of different whole numbers"),
-    ({"test_share": [True, False]}, "test_share must be a share, or a list of different whole numbers"),
-    ({"test_share": [[1, 2]]}, "test_share must be a share, or a list of different whole numbers"),
+    ({"test_share": [1, 1]}, rf"{SHARES}.*, got \[1, 1\]"),
+    ({"test_share": [10]}, SHARES),
+    ({"test_share": [True, False]}, SHARES),
     ({"test_share": range(10)}, "that leave some for training"),
-    ({"matrices": np.swapaxes(TWO, 2, 3)}, "got a row off by .*; columns do: the axes of queries and keys are swapped"),
+    ({"matrices": np.swapaxes(TWO, 2, 3)}, SWAPPED),
+    ({"matrices": np.swapaxes(PADDED, 2, 3), "mask": MASK}, SWAPPED),
     (
         {"matrices": TWO * (np.arange(3) < 2)[:, None]},
         "got a row off by 1; rows of zeros are padding, which mask= tells",
     ),
-    (
-        {"matrices": np.swapaxes(PADDED, 2, 3), "mask": MASK},
-        "got a row off by .*; columns do: the axes of queries and keys are swapped",
-    ),
-    ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
     ({"widths": (4, 4)}, "widths"),
 ]
 

@@ -109,27 +109,25 @@ def test_other_parts_of_numpyro_take_the_model_too():
     model = MODELS["one layer"]()
     program = model.numpyro()
     drawn = Predictive(program, num_samples=5)(KEY)
-    assert drawn["V_0"].shape == (5, 3, 4)
     np.testing.assert_array_equal(drawn["labels"], np.broadcast_to(model.labels, (5, 6)))
     replicated = Predictive(numpyro.handlers.uncondition(program), num_samples=5)(KEY)["labels"]
     assert len(np.unique(replicated)) == 30
-    relations = numpyro.infer.inspect.get_model_relations(program)
-    assert relations["observed"] == ["labels"]
+    assert numpyro.infer.inspect.get_model_relations(program)["observed"] == ["labels"]
 
 
 def test_a_latent_model_has_its_exact_law_in_numpyro():
     """The density of its program at three points, and what is made of draws."""
     latent = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0, query_features=[[1.0]])
     exact = latent_posterior(latent.features, latent.values, latent.noise, latent.prior)
-    law = stats.norm(float(exact.mean[0, 0]), float(np.sqrt(exact.covariance[0, 0])))
+    law = stats.norm(exact.mean.item(), np.sqrt(exact.covariance.item()))
     points = np.array([-1.0, 0.5, 2.0]).reshape(3, 1, 1)
     program = latent.numpyro("latent")
     values = jax.jit(jax.vmap(lambda point: log_density(program, (), {}, {"latent": point})[0]))(points)
     tree = ba.from_numpyro({"latent": points[None]}, latent, "latent")
     for found in (values, tree["sample_stats"]["lp"].values[0]):
         np.testing.assert_allclose(np.diff(found), np.diff(law.logpdf(points.ravel())), rtol=1e-10)
-    np.testing.assert_allclose(tree["posterior"]["latent"], points[None], rtol=1e-12)
-    np.testing.assert_allclose(tree["posterior"]["prediction"].values.ravel(), points.ravel(), rtol=1e-12)
+    for name in ("latent", "prediction"):
+        np.testing.assert_allclose(tree["posterior"][name], points[None], rtol=1e-12)
 
 
 def test_sites_of_another_model_and_single_precision_are_refused():
@@ -164,6 +162,7 @@ def test_predictive_draws_collapsed_coordinates_from_the_prior(key):
 
 
 SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": np.zeros((2, 3, 4))}
+SWAPPED = {name: np.repeat(values, 2, axis=0) for name, values in SITES.items()}
 
 
 @pytest.mark.parametrize(
@@ -175,23 +174,18 @@ SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": n
         (lambda m: ba.from_numpyro(MCMC(NUTS(m.numpyro()), num_warmup=1, num_samples=1), m), "MCMC that has run"),
         (lambda m: ba.from_numpyro(3, m), "mcmc_or_sites must be a numpyro.infer.MCMC or sites by name, got 3"),
         (lambda m: ba.from_numpyro({"a": SITES["a"]}, m), "sites must hold V_0, V_1, a, got a, without V_0"),
-        (
-            lambda m: ba.from_numpyro(SITES | {"V_1": SITES["V_1"][:, :2]}, m),
-            r"V_1'\] must have shape \(2, 3, 2, 4, 3\)",
-        ),
-        (lambda m: ba.from_numpyro(SITES | {"a": SITES["a"] / 0}, m), r"sites\['a'\] must be finite, got nan"),
-        (lambda m: ba.from_numpyro(SITES, m, seed=-1), "seed must be a whole number of at least 0, got -1"),
+        (lambda m: ba.from_numpyro(SITES | {"a": SITES["a"][:, :2]}, m), r"a'\] must have shape \(2, 3, 4\)"),
+        (lambda m: ba.from_numpyro(SITES | {"a": np.nan * SITES["a"]}, m), r"sites\['a'\] must be finite, got nan"),
         (lambda m: ba.from_vectors(np.zeros((2, 3, 5)), m), r"vectors must have shape \(chains, draws, 4\), got"),
         # More chains than draws are warned of; warnings are errors in the tests.
-        (lambda m: ba.from_vectors(np.zeros((5, 4, 4)), m), r"vectors must have shape .*, got 5 chains of 4"),
         (
-            lambda m: ba.from_numpyro({name: np.repeat(values, 2, axis=0) for name, values in SITES.items()}, m),
-            "sites must have shape .* got 4 chains of 3 draws: swap the first two axes if these are 3 chains",
+            lambda m: ba.from_numpyro(SWAPPED, m),
+            "got 4 chains of 3 draws: swap the first two axes if these are 3 chains",
         ),
+        (lambda m: ba.from_vectors(np.zeros((5, 4, 4)), m), r"vectors must have shape .*, got 5 chains of 4"),
         (lambda m: readout_batches(m, np.ones((5, 4, 2, 2))), "order_parameters must have shape .* got 5 chains of 4"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:invalid value")
 def test_bad_input_is_named(make, message):
     with pytest.raises((BayesattnError, UserWarning), match=message):
         make(MODELS["one layer"]())

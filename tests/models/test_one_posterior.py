@@ -20,9 +20,8 @@ from bayesattn.network import effective_weights, path_readouts
 from bayesattn.samplers import QUANTITIES
 from tests import dense
 from tests.conftest import relative_error
-from tests.models import test_extended, test_likelihoods, test_own_likelihoods
-from tests.models.test_likelihoods import NO_THEORY, model_of_classes
-from tests.models.test_own_likelihoods import Clipped, model_of
+from tests.models import test_extended, test_likelihoods
+from tests.models.test_likelihoods import NO_THEORY, Clipped, model_of, model_of_classes
 from tests.posteriors import weighed_mean
 from tests.statistics import agree, mean_of, near
 
@@ -56,12 +55,12 @@ GAUSSIAN = {
 }
 CLASSES = {
     f"{name}, T = {temperature}": Case(partial(model_of_classes, name, temperature), keeps=name == "three classes")
-    for name in test_likelihoods.NETWORKS
+    for name in test_likelihoods.CLASSES
     for temperature in ((0.5, 0.2) if name in ("three classes", "two classes, one output") else (0.5,))
 }
 OWN = {
     "clipped errors": Case(partial(model_of, "one layer", "outliers", Clipped(0.5)), keeps=True),
-    **{", ".join(case): Case(partial(model_of, *case)) for case in test_own_likelihoods.CASES},
+    **{", ".join(case): Case(partial(model_of, *case)) for case in test_likelihoods.CASES},
 }
 CASES = GAUSSIAN | CLASSES | OWN
 
@@ -110,11 +109,9 @@ def drawn(request):
 
 
 def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior(drawn):
-    """Posterior means of U, U^2, f and f^2, and of weights that are kept.
-
-    Squares of U have heavy tails in the narrowest networks, so that asinh of U and f stands for them.
-    """
+    """Means of U, f, weights that are kept, and squares, by asinh: U has heavy tails in the narrowest networks."""
     model, chains, prior = drawn
+    log_weights = log_likelihoods(model, prior[1]).sum(1)
     one, *others = (tree["posterior"].to_dataset() for tree in chains.values())
     if model.likelihood.conjugate:
         assert float(arviz_stats.rhat(one["order_parameter"]).max()) < 1.02
@@ -132,12 +129,10 @@ def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior
             for other in drawn_by:
                 agree(known**power, other**power)
             flat = np.arcsinh(prior[0][variable].reshape(len(prior[1]), -1)[:, entries]) ** power
-            log_weights = log_likelihoods(model, prior[1]).sum(1)
             agree(known**power, *weighed_mean(log_weights, flat, least=100))
 
 
 def test_weights_give_back_the_draws_that_they_are_of(drawn):
-    """Those that chains keep, and those drawn afterwards, which give back the outputs too if outputs were drawn."""
     model, chains, _ = drawn
     tree, skips = chains["collapsed"], model.architecture.optional_skips
     posterior, dims = tree["posterior"].to_dataset(), model.architecture.weight_dims()
@@ -169,13 +164,12 @@ def test_weights_give_back_the_draws_that_they_are_of(drawn):
 @pytest.mark.parametrize("drawn", each_of(OWN), indirect=True)
 def test_draws_say_what_they_are_of(drawn):
     """Fields of the likelihood included."""
-    model, chains, _ = drawn
-    few = chains["collapsed"].isel(draw=slice(0, 50))  # Integrals over what is left out take longer than the draws.
+    model, draws = drawn[0], drawn[1]["collapsed"]
+    few = draws.isel(draw=slice(0, 50))  # Integrals over what is left out take longer than the draws.
     left_out = ba.with_groups(few, "log_likelihood")["log_likelihood"]["labels"]
     assert left_out.shape == (2, 50, len(model.path_inputs))
-    found = ba.predict(chains["collapsed"], model.test_path_inputs)
-    drawn_mean = chains["collapsed"]["posterior"]["prediction"].mean(("chain", "draw"))
-    np.testing.assert_allclose(found.mean, drawn_mean, rtol=1e-9)
+    found, kept = ba.predict(draws, model.test_path_inputs), draws["posterior"]["prediction"]
+    np.testing.assert_allclose(found.mean, kept.mean(("chain", "draw")), rtol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:the variance of f has a heavy tail")
@@ -201,8 +195,7 @@ def test_predictions_of_classes_are_those_of_the_draws(drawn):
     share = (replicated > 0).mean(("chain", "draw")).values
     error = np.sqrt(training.probabilities * (1 - training.probabilities) / len(training.draws[0]) / 2)
     near(share, training.probabilities, error, finds=0.1)
-    labels = groups["prior_predictive"]["labels"].values
-    assert set(np.unique(labels)) == {*np.unique(model.labels)}
+    assert {*np.unique(groups["prior_predictive"]["labels"])} == {*np.unique(model.labels)}
     assert "prediction" in groups["prior"]
 
 
