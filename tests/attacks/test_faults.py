@@ -49,8 +49,7 @@ def require_nothing_lost(name, model, folder, faults):
     if name in OLD:
         runs.sample(model, old / "run", **job | OLD[name])
     if name == "damaged":
-        for chunk in (old / "run" / "posterior" / "prediction").glob("c.*"):
-            chunk.unlink()
+        (old / "run" / "zarr.json").write_text("{")
 
     def found(place):
         try:
