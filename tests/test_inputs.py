@@ -31,75 +31,60 @@ def model_of(labels=LABELS, path_inputs=INPUTS, architecture=ARCH, **more):
     return ba.Model(path_inputs=path_inputs, labels=labels, architecture=architecture, temperature=0.5, **more)
 
 
-def aligned(values):
-    """A copy that JAX may use as it is, without a copy of its own."""
-    buffer = np.zeros(values.nbytes + 64, np.uint8)
-    start = -buffer.ctypes.data % 64
-    place = buffer[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
-    place[...] = values
-    return place
+def held_by_a_file(values, file):
+    np.save(file, values)
+    return np.load(file, mmap_mode="r"), lambda: np.load(file, "r+").put(0, 7.0)
 
 
-def held_by_a_file(values, folder):
-    np.save(folder / "values.npy", values)
-    return np.load(folder / "values.npy", mmap_mode="r"), lambda: np.load(folder / "values.npy", "r+").put(0, 7.0)
-
-
-def held_by_another_view(values, folder):
+def held_by_another_view(values, _):
     base = values.copy()
     view = base[...]
     view.flags.writeable = False
     return view, lambda: base.put(0, 7.0)
 
 
-def frozen_after_a_view(values, folder):
+def frozen_after_a_view(values, _):
     base = values.copy()
     earlier = base[...]
     base.flags.writeable = False
     return base, lambda: earlier.put(0, 7.0)
 
 
-def held_by_jax(values, folder):
-    base = aligned(values)
+def held_by_jax(values, _):
+    """JAX uses an array as it is, without a copy of its own, that begins at a multiple of 64 bytes."""
+    buffer = np.zeros(values.nbytes + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    base = buffer[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    base[...] = values
     return jax.device_put(base), lambda: base.put(0, 7.0)
 
 
-def held_by_a_bytearray(values, folder):
+def held_by_a_bytearray(values, _):
     buffer = bytearray(values.tobytes())
     return np.frombuffer(buffer).reshape(values.shape), lambda: np.frombuffer(buffer).put(0, 7.0)
 
 
-def unpickled(values, folder):
-    base = pickle.loads(pickle.dumps(np.concatenate([values.ravel(), np.ones(100_000)])))
-    earlier, view = base[...], base[: values.size].reshape(values.shape)
-    base.flags.writeable = view.flags.writeable = False
-    return view, lambda: earlier.put(0, 7.0)
-
-
-HOLDERS = (held_by_a_file, held_by_another_view, frozen_after_a_view, held_by_jax, held_by_a_bytearray, unpickled)
+HOLDERS = (held_by_a_file, held_by_another_view, frozen_after_a_view, held_by_jax, held_by_a_bytearray)
 
 
 @pytest.mark.parametrize("hold", HOLDERS)
 def test_a_model_stays_what_it_is_when_its_data_change(hold, tmp_path):
-    flat = np.column_stack([INPUTS.reshape(6, -1), LABELS])
-    given = []
-    for number, values in enumerate((LABELS, INPUTS, INPUTS, INPUTS, INPUTS, np.triu(flat))):
-        (folder := tmp_path / str(number)).mkdir()
-        given.append(hold(values, folder))
-    labels, inputs, test, validation, features, triangle = (array for array, _ in given)
-    model = model_of(labels, inputs, test_path_inputs=test, validation_path_inputs=validation)
-    phi, values = features[:, 0], features[:, 1]
-    latent = LatentModel(features=phi, values=values, query_features=phi, noise=1, prior=1)
+    flat = np.triu(np.column_stack([INPUTS.reshape(6, -1), LABELS]))
+    arrays = (LABELS, INPUTS, INPUTS, flat)
+    given = [hold(values, tmp_path / f"{number}.npy") for number, values in enumerate(arrays)]
+    labels, inputs, test, triangle = (array for array, _ in given)
+    model = model_of(labels, inputs, test_path_inputs=test)
+    latent = LatentModel(features=test[:, 0], values=test[:, 1], query_features=test[:, 0], noise=1, prior=1)
     statistics = Compressed(triangle, 6, 2, 3)
     before = model.fingerprint, latent.fingerprint
     for _, change in given:
         change()
     assert np.asarray(labels)[0] == 7.0
     np.testing.assert_array_equal(model.labels, LABELS)
-    for array in (model.path_inputs, model.test_path_inputs, model.validation_path_inputs):
-        np.testing.assert_array_equal(array, INPUTS)
+    np.testing.assert_array_equal(model.path_inputs, INPUTS)
+    np.testing.assert_array_equal(model.test_path_inputs, INPUTS)
     np.testing.assert_array_equal(latent.query_features, INPUTS[:, 0])
-    np.testing.assert_array_equal(statistics.triangle, np.triu(flat))
+    np.testing.assert_array_equal(statistics.triangle, flat)
     assert (model.fingerprint, latent.fingerprint) == before
 
 
@@ -181,26 +166,23 @@ def test_arrays_that_are_owned_are_not_copied_again():
     assert not np.shares_memory(model_of(own.copy()).labels, own)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        list,
-        tuple,
-        iter,
-        pd.Series,
-        jnp.asarray,
-        Tensor,
-        lambda values: values[:, None],
-        lambda values: pd.DataFrame({"y": values}),
-        lambda values: pd.Series(values, dtype="Float64", index=[f"row {i}" for i in range(len(values))]),
-        lambda values: pyarrow.array(values),
-        lambda values: dict(enumerate(values)).values(),
-        lambda values: [Tensor(value) for value in values],
-        lambda values: Tensor(values.astype(np.float32), "torch.bfloat16"),
-        lambda values: (value for value in values),
-        lambda values: np.asarray(values, np.float16),
-    ],
-)
+FORMS = [
+    list,
+    iter,
+    pd.Series,
+    jnp.asarray,
+    Tensor,
+    lambda values: values[:, None],
+    lambda values: pd.DataFrame({"y": values}),
+    lambda values: pd.Series(values, dtype="Float64", index=[f"row {i}" for i in range(len(values))]),
+    lambda values: pyarrow.array(values),
+    lambda values: dict(enumerate(values)).values(),
+    lambda values: [Tensor(value) for value in values],
+    lambda values: Tensor(values.astype(np.float32), "torch.bfloat16"),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_labels_in_any_form_that_has_one_meaning(form):
     np.testing.assert_array_equal(model_of(form(LABELS)).labels, LABELS)
     gathered = gather([(Tensor(INPUTS), form(LABELS))], ARCH)
@@ -221,9 +203,7 @@ def test_labels_of_no_plain_meaning_are_refused(labels, message):
         model_of(labels)
 
 
-@pytest.mark.parametrize(
-    "form", [list, iter, pd.Series, np.asarray, Tensor, lambda values: [np.int32(value) for value in values]]
-)
+@pytest.mark.parametrize("form", [list, iter, pd.Series, np.asarray, Tensor])
 def test_an_architecture_takes_columns_and_arrays(form):
     arch = ba.Architecture(form((2, 2)), form((5, 5, 5)), form((1, 2, 1, 3)), form((0, 1)), np.int64(2))
     assert arch == ba.Architecture((2, 2), (5, 5, 5), (1.0, 2.0, 1.0, 3.0), (0.0, 1.0), 2)
@@ -231,7 +211,7 @@ def test_an_architecture_takes_columns_and_arrays(form):
     assert {type(number) for number in (*arch.variances, *arch.skips)} == {float}
 
 
-@pytest.mark.parametrize("heads", [{2: 2}, {2, 3}, np.ones((2, 2), int), 2, np.array(2)])
+@pytest.mark.parametrize("heads", [{2: 2}, {2, 3}, np.ones((2, 2), int), 2])
 def test_what_is_no_sequence_of_heads_is_named(heads):
     with pytest.raises(ValueError, match="heads must be a sequence of numbers"):
         ba.Architecture(heads, (5, 5, 5), (1.0,) * 4)
@@ -273,35 +253,27 @@ def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
 KINDS = ["dog", "cat", "dog"]
 
 
-@pytest.mark.parametrize(
-    ("classes", "names"),
-    [
-        (KINDS, ("cat", "dog")),
-        (np.array(KINDS), ("cat", "dog")),
-        (np.array(KINDS, dtype=object), ("cat", "dog")),
-        (np.array(KINDS)[:, None], ("cat", "dog")),
-        (pd.Series(KINDS, index=[5, 3, 1]), ("cat", "dog")),
-        (pd.Series(KINDS, dtype="string[pyarrow]"), ("cat", "dog")),
-        (pd.Index(KINDS), ("cat", "dog")),
-        (pd.DataFrame({"kind": KINDS}), ("cat", "dog")),
-        (pyarrow.array(KINDS), ("cat", "dog")),
-        (pyarrow.chunked_array([KINDS]).dictionary_encode(), ("cat", "dog")),
-        (iter(KINDS), ("cat", "dog")),
-        (pd.Series(KINDS, dtype="category"), ("cat", "dog")),
-        (pd.Categorical(KINDS, categories=["dog", "cat", "eel"]), ("dog", "cat", "eel")),
-        (pd.CategoricalIndex(KINDS, categories=["dog", "cat"]), ("dog", "cat")),
-        (pd.DataFrame({"kind": pd.Categorical(KINDS, categories=["dog", "cat"])}), ("dog", "cat")),
-        (pd.cut(pd.Series([9.0, 1.0, 9.0]), [0, 5, 10]), ("(0, 5]", "(5, 10]")),
-        ([True, False, True], ("False", "True")),
-        (pd.Series([True, False, True], dtype="boolean"), ("False", "True")),
-        (np.array([7, 2, 7], np.uint8), ("2", "7")),
-        (pd.Series([7, 2, 7], dtype="Int64"), ("2", "7")),
-        (np.array([7.0, 2.0, 7.0]), ("2", "7")),
-        (jnp.array([7, 2, 7]), ("2", "7")),
-        (Tensor([7, 2, 7]), ("2", "7")),
-        ([Tensor(7), Tensor(2), Tensor(7)], ("2", "7")),
-    ],
-)
+CLASSES = [
+    (KINDS, ("cat", "dog")),
+    (np.array(KINDS), ("cat", "dog")),
+    (np.array(KINDS, dtype=object)[:, None], ("cat", "dog")),
+    (pd.Series(KINDS, dtype="string[pyarrow]", index=[5, 3, 1]), ("cat", "dog")),
+    (pd.DataFrame({"kind": KINDS}), ("cat", "dog")),
+    (pyarrow.chunked_array([KINDS]).dictionary_encode(), ("cat", "dog")),
+    (iter(KINDS), ("cat", "dog")),
+    (pd.Series(KINDS, dtype="category"), ("cat", "dog")),
+    (pd.Categorical(KINDS, categories=["dog", "cat", "eel"]), ("dog", "cat", "eel")),
+    (pd.DataFrame({"kind": pd.Categorical(KINDS, categories=["dog", "cat"])}), ("dog", "cat")),
+    (pd.cut(pd.Series([9.0, 1.0, 9.0]), [0, 5, 10]), ("(0, 5]", "(5, 10]")),
+    ([True, False, True], ("False", "True")),
+    (pd.Series([7, 2, 7], dtype="Int64"), ("2", "7")),
+    (np.array([7.0, 2.0, 7.0]), ("2", "7")),
+    (jnp.array([7, 2, 7]), ("2", "7")),
+    ([Tensor(7), Tensor(2), Tensor(7)], ("2", "7")),
+]
+
+
+@pytest.mark.parametrize(("classes", "names"), CLASSES)
 def test_classes_in_any_form(classes, names):
     found = ba.one_hot(classes)
     assert found.names == names
@@ -321,27 +293,22 @@ def test_names_of_classes_in_any_form():
         ba.one_hot(["a", "c"], names=["a", "b"])
 
 
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        ([0.5, 1.0], r"^classes must be whole numbers or strings, one for each example, got 0.5 at classes\[0\]$"),
-        (["a", None], r"got None at classes\[1\]$"),
-        (pd.Series(["a", None]), r"got nan at classes\[1\]$"),
-        (pd.Series([1, None], dtype="Int64"), r"got <NA> at classes\[1\]$"),
-        (pd.Series(["a", None, "b"], dtype="category"), r"^classes\[1\] must be one of .*, got a missing value$"),
-        (["a", 1], "and not both, got 'a' and 1$"),
-        (np.eye(3), r"got float64 of shape \(3, 3\)$"),
-        (np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), r"got datetime64\[ns\] of shape \(2,\)$"),
-        (pd.Series(pd.to_datetime(["2020-01-01", "2020-01-02"])), "one for each example, got datetime64"),
-        ("ab", "one for each example, got 'ab'$"),
-        ({"a": 1}, "one for each example, got {'a': 1}$"),
-        ({"a"}, "one for each example, got {'a'}$"),
-        (None, "one for each example, got None$"),
-        (3, "one for each example, got 3$"),
-        ([], r"^classes must be of two or more, all different, got \[\]; give names="),
-        (pd.Categorical(["a", "a"]), "^classes must be of two or more, all different, got"),
-    ],
-)
+NO_CLASSES = [
+    ([0.5, 1.0], r"^classes must be whole numbers or strings, one for each example, got 0.5 at classes\[0\]$"),
+    (["a", None], r"got None at classes\[1\]$"),
+    (pd.Series([1, None], dtype="Int64"), r"got <NA> at classes\[1\]$"),
+    (pd.Series(["a", None, "b"], dtype="category"), r"^classes\[1\] must be one of .*, got a missing value$"),
+    (["a", 1], "and not both, got 'a' and 1$"),
+    (np.eye(3), r"got float64 of shape \(3, 3\)$"),
+    (pd.Series(pd.to_datetime(["2020-01-01", "2020-01-02"])), "one for each example, got datetime64"),
+    ("ab", "one for each example, got 'ab'$"),
+    ({"a"}, "one for each example, got {'a'}$"),
+    (None, "one for each example, got None$"),
+    (["a", "a"], r"^classes must be of two or more, all different, got \['a'\]; give names="),
+]
+
+
+@pytest.mark.parametrize(("classes", "message"), NO_CLASSES)
 def test_what_are_no_classes_is_named(classes, message):
     with pytest.raises(ValueError, match=message):
         ba.one_hot(classes)
@@ -350,7 +317,7 @@ def test_what_are_no_classes_is_named(classes, message):
 COUNTED = np.array([0.0, 1.0, 2.0, 1.0, 0.0, 2.0])
 
 
-@pytest.mark.parametrize("labels", [COUNTED, COUNTED + 1, COUNTED * 7, np.array([0, 1, 2, 3, 4, 0])])
+@pytest.mark.parametrize("labels", [COUNTED, COUNTED * 7, np.array([0, 1, 2, 3, 4, 0])])
 def test_numbers_of_classes_get_a_warning(labels):
     values = len(np.unique(labels))
     with pytest.warns(UserWarning, match=f"labels are .*bayesattn.one_hot.*outputs = {values}$"):
