@@ -82,20 +82,16 @@ def shown(run, *typed):
 COMMANDS = {
     "theory nowhere.toml": "model must be a .toml file, got 'nowhere.toml', which is not there",
     "theroy small.toml": "No such command 'theroy'. Did you mean 'theory'?",
-    "theory small.toml --widht 3": "--width",
     "theory small.toml --width 0": "architecture.width: Input should be greater than or equal to 1",
     "theory small.toml --width nan": "--width must be a whole number, such as 1000, got 'nan'",
     "theory small.toml --width 10,100": "a whole number, such as 1000, got '10,100': repeat --width",
-    "theory small.toml --width=8 --width=1e3": "a whole number, such as 1000, got '1e3': repeat --width",
     "theory small.toml --temperature 0.1,1": "such as 0.01, got '0.1,1': repeat --temperature",
     "sample small.toml --out x --width 1e3": "--width must be a whole number, such as 1000, got '1e3'\n",
     "sample small.toml --out small.toml": "small.toml must be a run, a Zarr store that",
     "sample small.toml": "Missing option '--out'",
     "sample small.toml --out x --option steps": "--option must be NAME=VALUE, such as max_tree_depth=8, got 'steps'",
-    "sample small.toml --out x --option max_tree_depth=3\nx=4": r"--option must be NAME=VALUE, such as max_tree_depth=8"
-    r", got 'max_tree_depth=3\nx=4'",
+    "sample small.toml --out x --option depth=3\nx=4": r"--option must be NAME=VALUE, such as max_tree_depth=8, got 'dep",
     "theory small.toml --width 3 --width 0": "widths[0] must be",
-    "theory small.toml --temperature nan": "temperature: Input should be a finite number",
     "theory small.toml --data-seed -1": "task.seed must be a whole number of at least 0",
     f"theory small.toml --evidence --seed {2**63}": "--seed must be a whole number of at most",
     "validate small.toml --margin nan": "--margin must be a finite number above 0",
@@ -124,21 +120,16 @@ def test_a_bad_setting_is_found_before_any_theory_is_solved(run, monkeypatch):
     assert run("validate", "small.toml", "--warmup", "-1")[0] == 2
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda: np.concatenate([np.ones(2), np.ones((2, 2))]),
-        raises(ValueError("not of this package")),
-        lambda: {}["[/red]"],
-    ],
-    ids=["of NumPy", "of someone else", "with markup"],
-)
+UNFORESEEN = [lambda: np.ones(3) @ np.ones(2), raises(ValueError("not of this package")), lambda: {}["[/red]"]]
+"""Of NumPy, of someone else, with markup."""
+
+
+@pytest.mark.parametrize("act", UNFORESEEN)
 def test_what_only_we_can_mend_says_so(run, theory_is, act):
     theory_is(act)
     err = told(run, "theory", "small.toml", status=70)
     assert err.startswith("bayesattn: internal error, ")
-    assert "please report it" in err
-    assert "--debug" in err
+    assert "please report it, with the output of the same command with --debug" in err
     for place in (("--debug", "theory", "small.toml"), ("theory", "small.toml", "--debug")):
         status, _, err = run(*place)
         assert status == 70
@@ -212,7 +203,7 @@ def refuse(constant):
     raise AssertionError(f"{constant} is not JSON")
 
 
-@pytest.mark.parametrize("number", [float("nan"), -float("inf"), np.float64("nan")], ids=str)
+@pytest.mark.parametrize("number", [float("nan"), -float("inf"), np.float64("nan")])
 def test_json_is_json(run, theory_is, tmp_path, number):
     theory_is(ROW | {"energy": number, "evidence": {"error": number, "all": [1.5, (number, 2)]}})
     [row] = json.loads(shown(run, "theory", "small.toml", "--json"), parse_constant=refuse)
@@ -236,14 +227,10 @@ def test_names_are_printed_as_they_are(run, theory_is, tmp_path, name):
     assert name in out
     nowhere = f"no{name}.toml".replace("\\", "-")
     assert nowhere in told(run, "theory", nowhere)
-
-
-def test_progress_bars_take_names_as_they_are():
     terminal = Console(file=Terminal(), force_terminal=True, color_system=None, width=200)
-    for name in NAMES:
-        with Bars(console=terminal) as bars:
-            bars.add(name, total=1)
-        assert name in terminal.file.getvalue()
+    with Bars(console=terminal) as bars:
+        bars.add(name, total=1)
+    assert name in terminal.file.getvalue()
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "\r", "\x9b31m", "\u202e"])
@@ -275,8 +262,8 @@ def test_names_are_drawn_as_they_are(name):
     plt.close("all")
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '" onload="alert(1)', "{{ 7 * 7 }}", "</pre><img> & b"])
-def test_names_are_text_of_a_report(name):
+def test_names_are_text_of_a_report():
+    name = '<script>alert(1)</script>" onload="{{ 7 * 7 }}</pre><img> & b'
     about = dict.fromkeys(("model", "sampler", "parameterisation", "state"), name)
     about |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}
     about["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
@@ -285,31 +272,6 @@ def test_names_are_text_of_a_report(name):
     section = sections.RunSection(name, name, about, [name], name, True, rows, tables, name, [figure], {"model": name})
     page = sections.page([section], [figure])
     assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
-    assert "<script>" not in page
-    assert "<img>" not in page
-    assert '" onload' not in page
+    for harm in ("<script>", "<img>", '" onload'):
+        assert harm not in page
     assert "49" not in page.split("</style>")[1]
-
-
-@pytest.mark.heavy
-def test_a_run_of_strange_names_from_draws_to_the_page(run, tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {"path_inputs": rng.normal(size=(10, 4, 3)), "labels": rng.choice([-1.0, 1.0], 10)}
-    test = {"test_path_inputs": rng.normal(size=(6, 4, 3)), "test_labels": rng.choice([-1.0, 1.0], 6)}
-    np.savez(tmp_path / "mine.npz", **arrays, **test)
-    (tmp_path / "na[red]me.toml").write_text(
-        'temperature = 0.3\n[architecture]\nheads = [2, 2]\nwidth = 9\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
-        'head_names = [["a/b", "$\\\\foo{$"], ["<script>", "_[/]"]]\n'
-    )
-    out = shown(run, "sample", "na[red]me.toml", "--out", "run[1]", "--warmup", "60", "--draws", "100")
-    assert "a/b -> <script>" in out
-    assert "$\\foo{$ -> _[/]" in out
-    assert "run[1]" in shown(run, "runs", ".")
-    shown(run, "report", "run[1]", "--out", "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "a/b -&gt; &lt;script&gt;" in page
-    assert "<script>" not in page
-    status, out, err = run("validate", "na[red]me.toml", "--width", "9", "--warmup", "60", "--draws", "100")
-    assert "Traceback" not in err
-    assert {0: "holds", 1: "does not hold", 2: "cannot tell"}[status] in out
-    assert "na[red]me" in out
