@@ -116,13 +116,10 @@ def test_arrays_of_another_layout_are_taken_as_they_are(tmp_path):
 
 TOML = {
     "no TOML": ("temperature = ", "is not valid TOML"),
-    "binary": (bytes(range(256)), "is not valid TOML"),
     "10 MB": ("# " + "x" * 10**7, "is not valid TOML", "at most 1048576 bytes"),
     "arrays nested 100,000 deep": ("a = " + "[" * 10**5, "is not valid TOML", "nested"),
     "arrays nested 50 deep": ("a = " + "[" * 50 + "]" * 50, "nested deeper than 20"),
     "a number of 10,000 digits": (GOOD + f"tokens = {'9' * 10_000}\n", "is not valid TOML"),
-    "a text of 100 KB for a number": (GOOD + f'tokens = "{"x" * 10**5}"\n', "task.tokens"),
-    "a task that is a number": ("temperature = 0.1\ntask = 3\n[architecture]\nwidth = 3\n", "task"),
     "an architecture that is a list": ('temperature = 0.1\narchitecture = [3]\n[task]\nname = "splice"\n', "arch"),
     "no task": ("temperature = 0.1\n[architecture]\nwidth = 3\n", "task"),
     "no temperature": (GOOD.replace("temperature = 0.1", ""), "needs temperature, or priors.temperature in its place"),
@@ -133,18 +130,19 @@ TOML = {
     "a misspelt key of a table": (GOOD + "[validate]\nwidth = [3]\n", "validate.width is unknown", "'widths'?"),
     "a misspelt key of arrays": (ARRAYS.format("x.npz") + "widht = 3\n", "task.widht is unknown"),
     "temperature NaN": (GOOD.replace("0.1", "nan"), "temperature", "nan"),
-    "a text for the temperature": (GOOD.replace("0.1", '"hot"'), "temperature: Input should be a valid number"),
     "tokens 3.5": (GOOD + "tokens = 3.5\n", "task.tokens must be a whole number of at least 1", "got 3.5"),
     "an odd number of examples": (GOOD + "examples = 7\n", "examples must be even, got 7"),
     "width and widths": (GOOD.replace("width = 3", "width = 3\nwidths = [3, 3, 3]"), "either width or widths"),
+    "heads of a ready task": (
+        GOOD.replace("width", "heads = [4]\nwidth"),
+        "architecture.heads must be [2, 2], those of",
+    ),
     "too few widths": (GOOD.replace("width = 3", "widths = [3, 3]"), "widths must have 3 entries"),
     "arrays without heads": (ARRAYS.format("x.npz").replace("heads = [2]\n", ""), "architecture.heads must be given"),
     "width 10^14": (GOOD.replace("width = 3", f"width = {10**14}"), "widths[0]", "1000000000000"),
     "width 2.0": (GOOD.replace("width = 3", "width = 2.0"), "architecture.width", "got 2.0"),
     "seed 2^63": (GOOD + f"seed = {2**63}\n", "task.seed", "9223372036854775807"),
-    "a probability NaN": (GOOD + "stay_probability = nan\n", "stay_probability", "nan"),
     "noise NaN": (GOOD + "noise_sum = nan\n", "noise_sum", "nan"),
-    "10^9 examples": (GOOD + f"examples = {10**9}\n", "must fit into"),
     "dimension 10^6": (GOOD + f"dimension = {10**6}\nexamples = 2\ntest_examples = 2\n", "must fit into"),
     "a layer that is empty": (GOOD + "layers = [[]]\n", "layers"),
     "a misspelt head": (GOOD + 'layers = [["unifrom"]]\n', "layers[0]", "did you mean 'uniform'?"),
@@ -159,16 +157,15 @@ def test_a_model_file_of_a_stranger(tmp_path, name):
     refused(lambda: ba.load_model(file), *expected)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ({"width": -3}, ("architecture.width", "greater than or equal to 1", "got -3")),
-        ({"temperature": "hot"}, ("temperature", "got 'hot'")),
-        ({"seed": -1}, ("task.seed", "got -1")),
-        ({"task": {"tokenz": 3}}, ("task.tokenz is unknown", "did you mean 'tokens'?")),
-    ],
-    ids=str,
-)
+ARGUMENTS = [
+    ({"width": -3}, ("architecture.width", "greater than or equal to 1", "got -3")),
+    ({"temperature": "hot"}, ("temperature", "got 'hot'")),
+    ({"seed": -1}, ("task.seed", "got -1")),
+    ({"task": {"tokenz": 3}}, ("task.tokenz is unknown", "did you mean 'tokens'?")),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), ARGUMENTS, ids=str)
 def test_arguments_of_load_model_read_like_those_of_the_command_line(arguments, expected):
     refused(partial(ba.load_model, "hidden_markov", **arguments), *expected)
 
@@ -189,6 +186,6 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, name):
 
 def test_a_model_file_of_another_editor_is_read(tmp_path):
     """Some begin a file with a byte order mark, and end lines in two characters."""
-    text = GOOD.replace("width = 3", "width = 3 # grüße") + "examples = 4\ntest_examples = 4\n"
+    text = GOOD.replace("width = 3", "heads = [2, 2]\nwidth = 3 # grüße") + "examples = 4\ntest_examples = 4\n"
     (tmp_path / "model.toml").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
     assert ba.load_model(tmp_path / "model.toml").architecture.widths == (3, 3, 3)
