@@ -54,6 +54,8 @@ def test_the_order_before_still_holds_and_warns(zoo):
     with pytest.warns(FutureWarning, match=r"^validate takes draws first.*: write validate\(draws\); "):
         before = ba.validate(model, draws)
     np.testing.assert_array_equal(before.order_parameter, ba.validate(draws).order_parameter)
+    with pytest.warns(FutureWarning, match="^validate takes draws first"):
+        ba.validate(model, draws=draws)
     with pytest.warns(FutureWarning, match="^heads takes draws first"):
         ba.heads(draws, model)
     with pytest.warns(FutureWarning, match="^weights takes draws first"):

@@ -559,14 +559,6 @@ def test_thinned_vectorised_chains_that_stopped_and_got_longer_are_those_of_one_
     assert longer.draws()["posterior"]["order_parameter"].shape == (2, 12, 1, 1)
 
 
-def change_member(name, **changes):
-    def change(folder):
-        file = folder / name / "zarr.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-    return change
-
-
 def add_notes(folder):
     (folder / "notes").mkdir()
     (folder / "notes" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
@@ -577,11 +569,9 @@ MEMBERS = {
         removed("observed_data/labels/zarr.json"),
         removed("posterior/path/zarr.json"),
         cut(place("posterior/chain/zarr.json")),
-        change_member("constant_data/temperature", data_type="int64"),
     ],
     "others": [
         removed("posterior/zarr.json"),
-        change_member("posterior/path", dimension_names=["qath"]),
         lambda run: shutil.copytree(run / "observed_data", run / "observed_backup"),
         add_notes,
     ],
