@@ -64,7 +64,14 @@ def held_by_a_bytearray(values, _):
     return np.frombuffer(buffer).reshape(values.shape), lambda: np.frombuffer(buffer).put(0, 7.0)
 
 
-HOLDERS = (held_by_a_file, held_by_another_view, frozen_after_a_view, held_by_jax, held_by_a_bytearray)
+def unpickled(values, _):
+    base = pickle.loads(pickle.dumps(np.concatenate([values.ravel(), np.ones(100_000)])))
+    earlier, view = base[...], base[: values.size].reshape(values.shape)
+    base.flags.writeable = view.flags.writeable = False
+    return view, lambda: earlier.put(0, 7.0)
+
+
+HOLDERS = (held_by_a_file, held_by_another_view, frozen_after_a_view, held_by_jax, held_by_a_bytearray, unpickled)
 
 
 @pytest.mark.parametrize("hold", HOLDERS)
@@ -146,16 +153,13 @@ def test_arrays_handed_out_cannot_be_written_to(copied):
         gather((INPUTS, LABELS), ARCH),
         FiniteLatent(np.array([0.5, 0.5]), np.eye(2)),
     ]
-    counts = []
-    for thing in map(copied, things):
-        arrays = [*arrays_of(thing)]
-        counts.append(len(arrays))
-        for array in arrays:
-            with pytest.raises(ValueError, match="read-only"):
-                array.flat[0] = 7
-            with pytest.raises(ValueError, match="cannot set WRITEABLE"):
-                array.flags.writeable = True
-    assert counts == [7, 2, 1, 2]
+    found = [[*arrays_of(copied(thing))] for thing in things]
+    for array in (array for arrays in found for array in arrays):
+        with pytest.raises(ValueError, match="read-only"):
+            array.flat[0] = 7
+        with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+            array.flags.writeable = True
+    assert [len(arrays) for arrays in found] == [7, 2, 1, 2]
 
 
 def test_arrays_that_are_owned_are_not_copied_again():

@@ -68,13 +68,9 @@ NPZ = {
     "a header of negative sizes": (zipped(path_inputs=npy(shape=(-6, -2, 3)), labels=npy(Y)),),
     "a header of code": (zipped(path_inputs=npy().replace(b"(6, 2, 3)", b"exit(0)  "), labels=npy(Y)), "task.file"),
     "a header of 1 MB": (zipped(path_inputs=npy(dtype="<f8" + " " * 10**6, version=2), labels=npy(Y)), "task.file"),
-    "no magic": (zipped(path_inputs=b"0" * 200, labels=npy(Y)), "magic"),
     "misspelt name": (savez(path_inputs=XI, label=Y), "got 'label'", "did you mean 'labels'?"),
-    "complex": (savez(path_inputs=XI + 0j, labels=Y), "real numbers", "complex128"),
     "NaN": (savez(path_inputs=XI * np.nan, labels=Y), "path_inputs must be finite"),
-    "other paths": (savez(path_inputs=XI[:, :1], labels=Y), "path_inputs must have 2 paths"),
     "members of 4 GiB": (changed(LARGE, 24, struct.pack("<I", 2**32 - 2)), "task.file", "unpacks to 80 GiB"),
-    "no examples": (savez(path_inputs=XI[:0], labels=Y[:0]), "path_inputs must not be empty"),
 }
 
 
@@ -120,7 +116,6 @@ TOML = {
     "arrays nested 100,000 deep": ("a = " + "[" * 10**5, "is not valid TOML", "nested"),
     "arrays nested 50 deep": ("a = " + "[" * 50 + "]" * 50, "nested deeper than 20"),
     "a number of 10,000 digits": (GOOD + f"tokens = {'9' * 10_000}\n", "is not valid TOML"),
-    "an architecture that is a list": ('temperature = 0.1\narchitecture = [3]\n[task]\nname = "splice"\n', "arch"),
     "no task": ("temperature = 0.1\n[architecture]\nwidth = 3\n", "task"),
     "no temperature": (GOOD.replace("temperature = 0.1", ""), "needs temperature, or priors.temperature in its place"),
     "a task without a name": (GOOD.replace('name = "hidden_markov"', "tokens = 5"), "task.name", "got none"),
@@ -128,7 +123,6 @@ TOML = {
     "a misspelt key": (GOOD + "tokenz = 3\n", "task.tokenz is unknown", "got 3", "did you mean 'tokens'?"),
     "a misspelt table": (GOOD + "[validat]\ndraws = 3\n", "validat is unknown", "did you mean 'validate'?"),
     "a misspelt key of a table": (GOOD + "[validate]\nwidth = [3]\n", "validate.width is unknown", "'widths'?"),
-    "a misspelt key of arrays": (ARRAYS.format("x.npz") + "widht = 3\n", "task.widht is unknown"),
     "temperature NaN": (GOOD.replace("0.1", "nan"), "temperature", "nan"),
     "tokens 3.5": (GOOD + "tokens = 3.5\n", "task.tokens must be a whole number of at least 1", "got 3.5"),
     "an odd number of examples": (GOOD + "examples = 7\n", "examples must be even, got 7"),

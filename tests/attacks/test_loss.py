@@ -450,6 +450,22 @@ def test_a_swap_that_fails_puts_the_old_run_back(model, run, monkeypatch):
     assert names(run.parent) == ["run"]
 
 
+def test_whoever_stops_it_as_chains_begin_waits_for_them(model, tmp_path, monkeypatch):
+    class Stopped(block_runner.ThreadPoolExecutor):
+        def submit(self, *arguments):
+            super().submit(*arguments)
+            time.sleep(0.1)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(block_runner, "ThreadPoolExecutor", Stopped)
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, tmp_path / "run", **JOB, progress=lambda _: time.sleep(0.1))
+    done = runs.Run(tmp_path / "run").done
+    assert sum(done) < 160
+    time.sleep(0.5)
+    assert runs.Run(tmp_path / "run").done == done
+
+
 def test_what_killed_processes_leave_is_cleaned_up(model, whole, run):
     beside = run.parent
     for name in (".run.unfinished", "..run.replacement.unfinished"):

@@ -99,9 +99,8 @@ SCHEDULERS = [
 def test_schedulers_that_cannot_be_used(file, tmp_path, monkeypatch, scheduler, options, error, message):
     monkeypatch.setattr(clusters, "CONNECT_SECONDS", 0.3)
     monkeypatch.chdir(tmp_path)
-    plan = sweep.Sweep(file("seed = [0]"), tmp_path / "out")
     with pytest.raises(error, match=message):
-        sweep.run(plan, scheduler=scheduler, security=options)
+        sweep.run(sweep.Sweep(file("seed = [0]"), tmp_path / "out"), scheduler=scheduler, security=options)
 
 
 def test_a_scheduler_over_tls(tmp_path):
@@ -136,6 +135,10 @@ GRIDS = {
     "temperature = [0.1234567, 0.12345671]": ["temperature=0.1234567", "temperature=0.12345671"],
     "seed = [0, 1]\ntask.seed = [0, 1]": [f"seed={seed},task.seed={other}" for seed in (0, 1) for other in (0, 1)],
     "task.noise_sum = [0.5, 1.0]": ["noise_sum=0.5", "noise_sum=1"],
+    'keep = [["prediction"], ["order_parameter", "prediction"]]': [
+        "keep=prediction",
+        "keep=order_parameter+prediction",
+    ],
     "seed = [4]\n[[runs]]\nwidth = 4\noptions.steps = 3": ["width=4,seed=4,steps=3"],
 }
 

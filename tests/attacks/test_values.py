@@ -141,12 +141,12 @@ OPTIONS = [
     ("nuts", {"step_size": float("nan")}, "options.step_size must be a finite number above 0"),
     ("nuts", {"target_accept_prob": 1.0}, "options.target_accept_prob must be below 1"),
     ("nuts", {"adapt_step_size": "false"}, "options.adapt_step_size must be true or false, got 'false'"),
-    ("hmc", {"trajectory_length": float("inf")}, "options.trajectory_length must be"),
+    ("hmc", {"trajectory_length": float("inf")}, "options.trajectory_length must be a finite number"),
     ("ula", {"steps": 2.5}, "options.steps must be a whole number"),
-    ("underdamped", {"length": 0}, "options.length must be"),
+    ("underdamped", {"length": 0}, "options.length must be a finite number above 0"),
     ("underdamped", {"damping_length": -2}, "options.damping_length must be a finite number"),
     ("tempered", {"replicas": 1}, "options.replicas must be a whole number of at least 2, got 1"),
-    ("mclmc", {"desired_energy_var": float("nan")}, "options.desired_energy_var must be"),
+    ("mclmc", {"desired_energy_var": float("nan")}, "options.desired_energy_var must be a finite number"),
     ("nuts", ["max_tree_depth"], "options must be a dictionary"),
 ]
 
