@@ -18,7 +18,7 @@ class Disk:
 
     def __init__(self, folder, fault=None, at=None, moved=None):
         self.folder, self.fault, self.at, self.moved = os.path.realpath(folder), fault, at, moved
-        self.count, self.names, self.armed, self.lock = 0, [], True, threading.Lock()
+        self.count, self.armed, self.lock = 0, True, threading.Lock()
 
     def patch(self, setattr_):
         """By `setattr_(owner, name, value)`, such as that of pytest's monkeypatch."""
@@ -38,7 +38,6 @@ class Disk:
             if not self.armed:
                 return False
             self.count += 1
-            self.names.append(name)
             return self.count == self.at
 
     def _watched(self, name, function):

@@ -101,17 +101,6 @@ def test_check_says_what_is_wrong_in_a_sentence_and_what_is_doubtful(command, tm
     assert err.count("\n") == 1
 
 
-def test_heads_of_a_ready_task_are_those_of_its_layers(tmp_path):
-    task = '[task]\nname = "hidden_markov"\nexamples = 4\ntest_examples = 2\ntokens = 4\ndimension = 6\n'
-    for heads, message in (("[2, 2]", None), ("[4, 4]", r"architecture.heads must be \[2, 2\], .*, got \[4, 4\]")):
-        (tmp_path / "ready.toml").write_text(f"temperature = 0.1\n[architecture]\nwidth = 3\nheads = {heads}\n{task}")
-        if message is None:
-            assert ba.load_model(tmp_path / "ready.toml").architecture.heads == (2, 2)
-        else:
-            with pytest.raises(ValueError, match=message):
-                ba.load_model(tmp_path / "ready.toml")
-
-
 def test_nothing_is_overwritten(command, tmp_path):
     (tmp_path / "mine.toml").write_text("mine")
     status, _, err = command("init", "mine.toml")
@@ -128,16 +117,11 @@ def test_ready_models_can_be_looked_at(command):
     assert "100 of 231 features, 1000 to test" in out
 
 
-def uncommented(text, name):
-    """The tables of a task as they would be without the # before each line."""
-    lines = text.splitlines()
-    start = lines.index(f'# name = "{name}"') - 1
-    end = next((n for n in range(start, len(lines)) if not lines[n].startswith("#")), len(lines))
-    return tomllib.loads("\n".join(line.removeprefix("# ") for line in lines[start:end]))
-
-
 def test_every_key_of_a_task_stands_with_its_default():
-    task = uncommented(template(), "hidden_markov")["task"]
+    text = template()
+    table = text[text.index('# [task]\n# name = "hidden_markov"') :]
+    table = table.partition("\n\n")[0]
+    task = tomllib.loads(re.sub("(?m)^# ", "", table))["task"]
     defaults = {each.name: each.default for each in dataclasses.fields(TASKS["hidden_markov"])}
     assert task.keys() == {"name", *defaults}
     task.pop("name")

@@ -31,45 +31,40 @@ def model_of(labels=LABELS, path_inputs=INPUTS, architecture=ARCH, **more):
     return ba.Model(path_inputs=path_inputs, labels=labels, architecture=architecture, temperature=0.5, **more)
 
 
-def aligned(values):
-    """A copy that JAX may use as it is, without a copy of its own."""
-    buffer = np.zeros(values.nbytes + 64, np.uint8)
-    start = -buffer.ctypes.data % 64
-    place = buffer[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
-    place[...] = values
-    return place
+def held_by_a_file(values, file):
+    np.save(file, values)
+    return np.load(file, mmap_mode="r"), lambda: np.load(file, "r+").put(0, 7.0)
 
 
-def held_by_a_file(values, folder):
-    np.save(folder / "values.npy", values)
-    return np.load(folder / "values.npy", mmap_mode="r"), lambda: np.load(folder / "values.npy", "r+").put(0, 7.0)
-
-
-def held_by_another_view(values, folder):
+def held_by_another_view(values, _):
     base = values.copy()
     view = base[...]
     view.flags.writeable = False
     return view, lambda: base.put(0, 7.0)
 
 
-def frozen_after_a_view(values, folder):
+def frozen_after_a_view(values, _):
     base = values.copy()
     earlier = base[...]
     base.flags.writeable = False
     return base, lambda: earlier.put(0, 7.0)
 
 
-def held_by_jax(values, folder):
-    base = aligned(values)
+def held_by_jax(values, _):
+    """JAX uses an array as it is, without a copy of its own, that begins at a multiple of 64 bytes."""
+    buffer = np.zeros(values.nbytes + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    base = buffer[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    base[...] = values
     return jax.device_put(base), lambda: base.put(0, 7.0)
 
 
-def held_by_a_bytearray(values, folder):
+def held_by_a_bytearray(values, _):
     buffer = bytearray(values.tobytes())
     return np.frombuffer(buffer).reshape(values.shape), lambda: np.frombuffer(buffer).put(0, 7.0)
 
 
-def unpickled(values, folder):
+def unpickled(values, _):
     base = pickle.loads(pickle.dumps(np.concatenate([values.ravel(), np.ones(100_000)])))
     earlier, view = base[...], base[: values.size].reshape(values.shape)
     base.flags.writeable = view.flags.writeable = False
@@ -81,25 +76,22 @@ HOLDERS = (held_by_a_file, held_by_another_view, frozen_after_a_view, held_by_ja
 
 @pytest.mark.parametrize("hold", HOLDERS)
 def test_a_model_stays_what_it_is_when_its_data_change(hold, tmp_path):
-    flat = np.column_stack([INPUTS.reshape(6, -1), LABELS])
-    given = []
-    for number, values in enumerate((LABELS, INPUTS, INPUTS, INPUTS, INPUTS, np.triu(flat))):
-        (folder := tmp_path / str(number)).mkdir()
-        given.append(hold(values, folder))
-    labels, inputs, test, validation, features, triangle = (array for array, _ in given)
-    model = model_of(labels, inputs, test_path_inputs=test, validation_path_inputs=validation)
-    phi, values = features[:, 0], features[:, 1]
-    latent = LatentModel(features=phi, values=values, query_features=phi, noise=1, prior=1)
+    flat = np.triu(np.column_stack([INPUTS.reshape(6, -1), LABELS]))
+    arrays = (LABELS, INPUTS, INPUTS, flat)
+    given = [hold(values, tmp_path / f"{number}.npy") for number, values in enumerate(arrays)]
+    labels, inputs, test, triangle = (array for array, _ in given)
+    model = model_of(labels, inputs, test_path_inputs=test)
+    latent = LatentModel(features=test[:, 0], values=test[:, 1], query_features=test[:, 0], noise=1, prior=1)
     statistics = Compressed(triangle, 6, 2, 3)
     before = model.fingerprint, latent.fingerprint
     for _, change in given:
         change()
     assert np.asarray(labels)[0] == 7.0
     np.testing.assert_array_equal(model.labels, LABELS)
-    for array in (model.path_inputs, model.test_path_inputs, model.validation_path_inputs):
-        np.testing.assert_array_equal(array, INPUTS)
+    np.testing.assert_array_equal(model.path_inputs, INPUTS)
+    np.testing.assert_array_equal(model.test_path_inputs, INPUTS)
     np.testing.assert_array_equal(latent.query_features, INPUTS[:, 0])
-    np.testing.assert_array_equal(statistics.triangle, np.triu(flat))
+    np.testing.assert_array_equal(statistics.triangle, flat)
     assert (model.fingerprint, latent.fingerprint) == before
 
 
@@ -161,16 +153,13 @@ def test_arrays_handed_out_cannot_be_written_to(copied):
         gather((INPUTS, LABELS), ARCH),
         FiniteLatent(np.array([0.5, 0.5]), np.eye(2)),
     ]
-    counts = []
-    for thing in map(copied, things):
-        arrays = [*arrays_of(thing)]
-        counts.append(len(arrays))
-        for array in arrays:
-            with pytest.raises(ValueError, match="read-only"):
-                array.flat[0] = 7
-            with pytest.raises(ValueError, match="cannot set WRITEABLE"):
-                array.flags.writeable = True
-    assert counts == [7, 2, 1, 2]
+    found = [[*arrays_of(copied(thing))] for thing in things]
+    for array in (array for arrays in found for array in arrays):
+        with pytest.raises(ValueError, match="read-only"):
+            array.flat[0] = 7
+        with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+            array.flags.writeable = True
+    assert [len(arrays) for arrays in found] == [7, 2, 1, 2]
 
 
 def test_arrays_that_are_owned_are_not_copied_again():
@@ -181,49 +170,44 @@ def test_arrays_that_are_owned_are_not_copied_again():
     assert not np.shares_memory(model_of(own.copy()).labels, own)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        list,
-        tuple,
-        iter,
-        pd.Series,
-        jnp.asarray,
-        Tensor,
-        lambda values: values[:, None],
-        lambda values: pd.DataFrame({"y": values}),
-        lambda values: pd.Series(values, dtype="Float64", index=[f"row {i}" for i in range(len(values))]),
-        lambda values: pyarrow.array(values),
-        lambda values: dict(enumerate(values)).values(),
-        lambda values: [Tensor(value) for value in values],
-        lambda values: Tensor(values.astype(np.float32), "torch.bfloat16"),
-        lambda values: (value for value in values),
-        lambda values: np.asarray(values, np.float16),
-    ],
-)
+FORMS = [
+    list,
+    iter,
+    pd.Series,
+    jnp.asarray,
+    Tensor,
+    lambda values: values[:, None],
+    lambda values: pd.DataFrame({"y": values}),
+    lambda values: pd.Series(values, dtype="Float64", index=[f"row {i}" for i in range(len(values))]),
+    lambda values: pyarrow.array(values),
+    lambda values: dict(enumerate(values)).values(),
+    lambda values: [Tensor(value) for value in values],
+    lambda values: Tensor(values.astype(np.float32), "torch.bfloat16"),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_labels_in_any_form_that_has_one_meaning(form):
     np.testing.assert_array_equal(model_of(form(LABELS)).labels, LABELS)
     gathered = gather([(Tensor(INPUTS), form(LABELS))], ARCH)
     np.testing.assert_array_equal(gathered.triangle, gather((INPUTS, LABELS), ARCH).triangle)
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (LABELS[None], r"^labels must have shape \(6,\), got \(1, 6\)$"),
-        (np.stack([LABELS] * 3, 1), r"got \(6, 3\): an architecture with outputs = 3 takes these$"),
-        (set(LABELS), r"^labels must be an array of real numbers, got \{.*\}$"),
-        (pd.Series([1.0, None] * 3, dtype="Float64"), r"^labels must be finite, got nan at index \(1,\)"),
-    ],
-)
+ODD_LABELS = [
+    (LABELS[None], r"^labels must have shape \(6,\), got \(1, 6\)$"),
+    (np.stack([LABELS] * 3, 1), r"got \(6, 3\): an architecture with outputs = 3 takes these$"),
+    (set(LABELS), r"^labels must be an array of real numbers, got \{.*\}$"),
+    (pd.Series([1.0, None] * 3, dtype="Float64"), r"^labels must be finite, got nan at index \(1,\)"),
+]
+
+
+@pytest.mark.parametrize(("labels", "message"), ODD_LABELS)
 def test_labels_of_no_plain_meaning_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         model_of(labels)
 
 
-@pytest.mark.parametrize(
-    "form", [list, iter, pd.Series, np.asarray, Tensor, lambda values: [np.int32(value) for value in values]]
-)
+@pytest.mark.parametrize("form", [list, iter, pd.Series, np.asarray, Tensor])
 def test_an_architecture_takes_columns_and_arrays(form):
     arch = ba.Architecture(form((2, 2)), form((5, 5, 5)), form((1, 2, 1, 3)), form((0, 1)), np.int64(2))
     assert arch == ba.Architecture((2, 2), (5, 5, 5), (1.0, 2.0, 1.0, 3.0), (0.0, 1.0), 2)
@@ -231,7 +215,7 @@ def test_an_architecture_takes_columns_and_arrays(form):
     assert {type(number) for number in (*arch.variances, *arch.skips)} == {float}
 
 
-@pytest.mark.parametrize("heads", [{2: 2}, {2, 3}, np.ones((2, 2), int), 2, np.array(2)])
+@pytest.mark.parametrize("heads", [{2: 2}, {2, 3}, np.ones((2, 2), int), 2])
 def test_what_is_no_sequence_of_heads_is_named(heads):
     with pytest.raises(ValueError, match="heads must be a sequence of numbers"):
         ba.Architecture(heads, (5, 5, 5), (1.0,) * 4)
@@ -240,17 +224,12 @@ def test_what_is_no_sequence_of_heads_is_named(heads):
 @pytest.mark.parametrize("form", [np.array, pd.Series, iter, lambda names: [pd.Index(heads) for heads in names]])
 def test_names_and_groups_in_any_form(form):
     two = ba.Architecture((2, 2), (5, 5, 5), (1.0,) * 4)
-    model = ba.Model(
-        path_inputs=np.ones((3, 4, 2)),
-        labels=np.ones(3),
-        architecture=two,
-        temperature=1.0,
-        head_names=form([["a", "b"], ["c", "d"]]),
-        path_groups={"first": form([[0, 1]])[0] if form is np.array else pd.Series([0, 1])},
-    )
+    names = form([["a", "b"], ["c", "d"]])
+    groups = {"first": np.array([0, 1]), "second": pd.Series([0, 1])}
+    model = model_of(path_inputs=np.ones((6, 4, 2)), architecture=two, head_names=names, path_groups=groups)
     assert model.path_names == ["a -> c", "a -> d", "b -> c", "b -> d"]
     assert {type(name) for heads in model.head_names for name in heads} == {str}
-    assert model.path_groups == {"first": (0, 1)}
+    assert model.path_groups == {"first": (0, 1), "second": (0, 1)}
     assert two.row_names(None, pd.Series(["only"])) == two.path_names()
 
 
@@ -273,35 +252,27 @@ def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
 KINDS = ["dog", "cat", "dog"]
 
 
-@pytest.mark.parametrize(
-    ("classes", "names"),
-    [
-        (KINDS, ("cat", "dog")),
-        (np.array(KINDS), ("cat", "dog")),
-        (np.array(KINDS, dtype=object), ("cat", "dog")),
-        (np.array(KINDS)[:, None], ("cat", "dog")),
-        (pd.Series(KINDS, index=[5, 3, 1]), ("cat", "dog")),
-        (pd.Series(KINDS, dtype="string[pyarrow]"), ("cat", "dog")),
-        (pd.Index(KINDS), ("cat", "dog")),
-        (pd.DataFrame({"kind": KINDS}), ("cat", "dog")),
-        (pyarrow.array(KINDS), ("cat", "dog")),
-        (pyarrow.chunked_array([KINDS]).dictionary_encode(), ("cat", "dog")),
-        (iter(KINDS), ("cat", "dog")),
-        (pd.Series(KINDS, dtype="category"), ("cat", "dog")),
-        (pd.Categorical(KINDS, categories=["dog", "cat", "eel"]), ("dog", "cat", "eel")),
-        (pd.CategoricalIndex(KINDS, categories=["dog", "cat"]), ("dog", "cat")),
-        (pd.DataFrame({"kind": pd.Categorical(KINDS, categories=["dog", "cat"])}), ("dog", "cat")),
-        (pd.cut(pd.Series([9.0, 1.0, 9.0]), [0, 5, 10]), ("(0, 5]", "(5, 10]")),
-        ([True, False, True], ("False", "True")),
-        (pd.Series([True, False, True], dtype="boolean"), ("False", "True")),
-        (np.array([7, 2, 7], np.uint8), ("2", "7")),
-        (pd.Series([7, 2, 7], dtype="Int64"), ("2", "7")),
-        (np.array([7.0, 2.0, 7.0]), ("2", "7")),
-        (jnp.array([7, 2, 7]), ("2", "7")),
-        (Tensor([7, 2, 7]), ("2", "7")),
-        ([Tensor(7), Tensor(2), Tensor(7)], ("2", "7")),
-    ],
-)
+CLASSES = [
+    (KINDS, ("cat", "dog")),
+    (np.array(KINDS), ("cat", "dog")),
+    (np.array(KINDS, dtype=object)[:, None], ("cat", "dog")),
+    (pd.Series(KINDS, dtype="string[pyarrow]", index=[5, 3, 1]), ("cat", "dog")),
+    (pd.DataFrame({"kind": KINDS}), ("cat", "dog")),
+    (pyarrow.chunked_array([KINDS]).dictionary_encode(), ("cat", "dog")),
+    (iter(KINDS), ("cat", "dog")),
+    (pd.Series(KINDS, dtype="category"), ("cat", "dog")),
+    (pd.Categorical(KINDS, categories=["dog", "cat", "eel"]), ("dog", "cat", "eel")),
+    (pd.DataFrame({"kind": pd.Categorical(KINDS, categories=["dog", "cat"])}), ("dog", "cat")),
+    (pd.cut(pd.Series([9.0, 1.0, 9.0]), [0, 5, 10]), ("(0, 5]", "(5, 10]")),
+    ([True, False, True], ("False", "True")),
+    (pd.Series([7, 2, 7], dtype="Int64"), ("2", "7")),
+    (np.array([7.0, 2.0, 7.0]), ("2", "7")),
+    (jnp.array([7, 2, 7]), ("2", "7")),
+    ([Tensor(7), Tensor(2), Tensor(7)], ("2", "7")),
+]
+
+
+@pytest.mark.parametrize(("classes", "names"), CLASSES)
 def test_classes_in_any_form(classes, names):
     found = ba.one_hot(classes)
     assert found.names == names
@@ -321,27 +292,22 @@ def test_names_of_classes_in_any_form():
         ba.one_hot(["a", "c"], names=["a", "b"])
 
 
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        ([0.5, 1.0], r"^classes must be whole numbers or strings, one for each example, got 0.5 at classes\[0\]$"),
-        (["a", None], r"got None at classes\[1\]$"),
-        (pd.Series(["a", None]), r"got nan at classes\[1\]$"),
-        (pd.Series([1, None], dtype="Int64"), r"got <NA> at classes\[1\]$"),
-        (pd.Series(["a", None, "b"], dtype="category"), r"^classes\[1\] must be one of .*, got a missing value$"),
-        (["a", 1], "and not both, got 'a' and 1$"),
-        (np.eye(3), r"got float64 of shape \(3, 3\)$"),
-        (np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), r"got datetime64\[ns\] of shape \(2,\)$"),
-        (pd.Series(pd.to_datetime(["2020-01-01", "2020-01-02"])), "one for each example, got datetime64"),
-        ("ab", "one for each example, got 'ab'$"),
-        ({"a": 1}, "one for each example, got {'a': 1}$"),
-        ({"a"}, "one for each example, got {'a'}$"),
-        (None, "one for each example, got None$"),
-        (3, "one for each example, got 3$"),
-        ([], r"^classes must be of two or more, all different, got \[\]; give names="),
-        (pd.Categorical(["a", "a"]), "^classes must be of two or more, all different, got"),
-    ],
-)
+NO_CLASSES = [
+    ([0.5, 1.0], r"^classes must be whole numbers or strings, one for each example, got 0.5 at classes\[0\]$"),
+    (["a", None], r"got None at classes\[1\]$"),
+    (pd.Series([1, None], dtype="Int64"), r"got <NA> at classes\[1\]$"),
+    (pd.Series(["a", None, "b"], dtype="category"), r"^classes\[1\] must be one of .*, got a missing value$"),
+    (["a", 1], "and not both, got 'a' and 1$"),
+    (np.eye(3), r"got float64 of shape \(3, 3\)$"),
+    (pd.Series(pd.to_datetime(["2020-01-01", "2020-01-02"])), "one for each example, got datetime64"),
+    ("ab", "one for each example, got 'ab'$"),
+    ({"a"}, "one for each example, got {'a'}$"),
+    (None, "one for each example, got None$"),
+    (["a", "a"], r"^classes must be of two or more, all different, got \['a'\]; give names="),
+]
+
+
+@pytest.mark.parametrize(("classes", "message"), NO_CLASSES)
 def test_what_are_no_classes_is_named(classes, message):
     with pytest.raises(ValueError, match=message):
         ba.one_hot(classes)
@@ -350,7 +316,7 @@ def test_what_are_no_classes_is_named(classes, message):
 COUNTED = np.array([0.0, 1.0, 2.0, 1.0, 0.0, 2.0])
 
 
-@pytest.mark.parametrize("labels", [COUNTED, COUNTED + 1, COUNTED * 7, np.array([0, 1, 2, 3, 4, 0])])
+@pytest.mark.parametrize("labels", [COUNTED, COUNTED * 7, np.array([0, 1, 2, 3, 4, 0])])
 def test_numbers_of_classes_get_a_warning(labels):
     values = len(np.unique(labels))
     with pytest.warns(UserWarning, match=f"labels are .*bayesattn.one_hot.*outputs = {values}$"):
@@ -364,9 +330,7 @@ def test_numbers_of_classes_get_a_warning(labels):
     assert model_of(classes.labels, architecture=ba.Architecture((2,), (5, 5), (1.0,) * 3, outputs=values)) is not None
 
 
-@pytest.mark.parametrize(
-    "labels", [COUNTED - 1, COUNTED / 2, np.arange(6.0), COUNTED + np.array([0, 0, 0, 0, 0, 200]), LABELS]
-)
+@pytest.mark.parametrize("labels", [COUNTED - 1, COUNTED / 2, np.arange(6.0), COUNTED + np.eye(6)[5] * 200, LABELS])
 def test_values_of_a_function_get_no_warning(labels):
     model_of(labels)
     gather((INPUTS, labels), ARCH)
@@ -383,28 +347,19 @@ def test_labels_of_classes_are_asked_for_by_name():
 
 
 def test_labels_of_one_hot_are_taken_whole_with_their_names():
-    """As labels of models, datasets, sequences and scores; classes of other names are not those of the training labels."""
-    labels = ba.one_hot(["cat", "dog", "cat", "dog"])
-    inputs, arch = INPUTS[:4], ba.Architecture((2,), (3, 3), (1.0,) * 3, outputs=2)
-    fields = {"labels": labels, "path_inputs": inputs, "test_path_inputs": inputs, "architecture": arch}
-    model = model_of(**fields, test_labels=labels)
-    np.testing.assert_array_equal(model.labels, labels.labels)
-    np.testing.assert_array_equal(model.test_labels, labels.labels)
-    assert model.output_names == ("cat", "dog")
-    renamed = model.replace(test_path_inputs=None, test_labels=None, labels=ba.one_hot(["a", "b", "b", "a"]))
-    assert renamed.output_names == ("a", "b")
-    sequences = ba.AttentionModel(
-        inputs=inputs, labels=labels, heads=(2,), widths=(3, 3), key_width=2, outputs=2, temperature=0.5
-    )
-    np.testing.assert_array_equal(sequences.labels, labels.labels)
-    assert sequences.output_names == ("cat", "dog")
-    gathered = ba.Dataset.gather([(inputs, labels)], arch)
-    np.testing.assert_array_equal(gathered.labels, ba.Dataset.gather([(inputs, labels.labels)], arch).labels)
+    """As labels of models and sequences; classes of other names are not those of the training labels."""
+    labels, other = ba.one_hot(["cat", "dog", "cat", "dog"]), ba.one_hot(["cat", "cow", "cat", "cow"])
+    inputs, shape = INPUTS[:4], {"heads": (2,), "widths": (3, 3), "outputs": 2, "temperature": 0.5}
+    model = ba.Model(path_inputs=inputs, labels=labels, test_path_inputs=inputs, test_labels=labels, **shape)
+    sequences = ba.AttentionModel(inputs=inputs, labels=labels, key_width=2, **shape)
+    for array in (model.labels, model.test_labels, sequences.labels):
+        np.testing.assert_array_equal(array, labels.labels)
+    assert model.output_names == sequences.output_names == ("cat", "dog")
     assert class_accuracy(labels.labels, labels).accuracy == 1
-    other = ba.one_hot(["cat", "cow", "cat", "cow"])
-    for make in (model.replace, lambda **more: model_of(**fields, **more)):
-        with pytest.raises(BayesattnError, match=r"^test_labels must be of classes cat, dog, got cat, cow: give one_h"):
-            make(test_labels=other)
+    renamed = model.replace(test_path_inputs=None, test_labels=None, labels=other)
+    assert renamed.output_names == ("cat", "cow")
+    with pytest.raises(BayesattnError, match=r"^test_labels must be of classes cat, dog, got cat, cow: give one_h"):
+        model.replace(test_labels=other)
 
 
 TOKENS, MATRIX = np.ones((5, 4, 3)), np.full((5, 2, 4, 4), 0.25)
@@ -421,13 +376,8 @@ MISTAKES = [
     (lambda: ba.Dataset.gather([(TOKENS[:, :2], CATS)], ARCH), "labels of batches[0] must be an array of real numbers"),
     (lambda: ba.AttentionModel(inputs=TOKENS, labels=CATS, **SEQUENCES), OF_CLASSES),
     # Masked entries, which NumPy would take as they are.
-    *(
-        (
-            lambda masked=masked: ba.Dataset(path_inputs=masked, labels=ONES[:1]),
-            "got one with masked entries: fill or rem",
-        )
-        for masked in (MASKED, [MASKED[0]])
-    ),
+    (lambda: ba.Dataset(path_inputs=MASKED, labels=ONES[:1]), "got one with masked entries: fill or rem"),
+    (lambda: ba.Dataset(path_inputs=[MASKED[0]], labels=ONES[:1]), "got one with masked entries: fill or rem"),
     # Tokens, or features, as path inputs.
     (lambda: ba.Model(path_inputs=TOKENS, labels=ONES, **SETTINGS), f"got shape (5, 4, 3){OF_TOKENS}"),
     (lambda: ba.Dataset(path_inputs=TOKENS[:, 0], labels=ONES), f"(examples, paths, features), got (5, 3){OF_TOKENS}"),

@@ -1,12 +1,11 @@
 """Paths that users name: every entry expands `~`, refuses URLs by the argument's name, and reads back what it wrote."""
 
-import importlib
 import inspect
 import os
 import pkgutil
 import pwd
+from contextlib import suppress
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -15,15 +14,9 @@ import xarray as xr
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn._util.files import user_path
-from bayesattn._util.input_files import read_arrays, read_toml, regular_file
-from bayesattn.compressed import Compressed
-from bayesattn.gather import gather
-from bayesattn.jobs import cli, plots, sweep
-from bayesattn.jobs.plots import style
+from bayesattn.jobs import plots, sweep
 from bayesattn.jobs.report import report
-from bayesattn.jobs.runs import folder
-from bayesattn.models import draws as models_draws
-from bayesattn.tasks import load
+from tests.test_settings import documented
 from tests.zoo import LIGHT
 from tests.zoo import model as zoo_model
 
@@ -46,90 +39,51 @@ def sweep_file(folder, model):
 
 
 ENTRIES = {
-    "jobs.runs.sampling.sample": ("out", lambda path, _: runs.sample(MODEL, path, **LIGHT)),
-    "jobs.runs.run.Run": ("run", lambda path, _: runs.Run(path)),
-    "jobs.runs.run.Run.to_netcdf": ("file", lambda path, run: run.to_netcdf(path)),
-    "jobs.runs.run.is_run": ("run", lambda path, _: runs.is_run(path)),
-    "jobs.runs.run.overview": ("folder", lambda path, _: runs.overview(path)),
-    "jobs.runs.folder.under_way": ("out", lambda path, _: runs.under_way(path)),
-    "jobs.runs.folder.runs_in": ("folder", lambda path, _: folder.runs_in(path)),
-    "jobs.runs.folder.recovered": ("out", lambda path, _: folder.recovered(path)),
-    "jobs.runs.folder.with_links_resolved": ("out", lambda path, _: folder.with_links_resolved(path)),
-    "jobs.sweep.plan.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
+    "jobs.runs.sample": ("out", lambda path, _: runs.sample(MODEL, path, **LIGHT)),
+    "jobs.runs.Run": ("run", lambda path, _: runs.Run(path)),
+    "jobs.runs.Run.to_netcdf": ("file", lambda path, run: run.to_netcdf(path)),
+    "jobs.runs.is_run": ("run", lambda path, _: runs.is_run(path)),
+    "jobs.runs.overview": ("folder", lambda path, _: runs.overview(path)),
+    "jobs.sweep.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
     "jobs.report.report": ("runs|run", lambda path, _: report([path], "page.html")),
-    "gather.gather": ("store", lambda path, _: gather(BATCHES, MODEL.architecture, store=path)),
-    "compressed.Compressed.save": ("file", lambda path, _: gather(BATCHES, MODEL.architecture).save(path)),
-    "compressed.Compressed.open": ("file", lambda path, _: Compressed.open(path)),
-    "dataset.Dataset.gather": ("store", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture, store=path)),
-    "dataset.Dataset.save": ("file", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture).save(path)),
-    "dataset.Dataset.open": ("file", lambda path, _: ba.Dataset.open(path)),
-    "models.draws.opened": ("run", lambda path, _: models_draws.opened(str(path))),
-    "tasks.load.load_model": ("model", lambda path, _: ba.load_model(path)),
-    "tasks.load.load_validate_table": ("model", lambda path, _: load.load_validate_table(path)),
-    "jobs.plots.style.checked_file": ("--figure", lambda path, _: style.checked_file("--figure", path)),
-    "jobs.plots.style.save": ("file", lambda path, _: plots.save(None, path)),
+    "Dataset.gather": ("store", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture, store=path)),
+    "Dataset.save": ("file", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture).save(path)),
+    "Dataset.open": ("file", lambda path, _: ba.Dataset.open(path)),
+    "load_model": ("model", lambda path, _: ba.load_model(path)),
+    "jobs.plots.save": ("file", lambda path, _: plots.save(None, path)),
     "questions.reference.formats.export": ("folder", lambda path, _: ba.reference.export("two_heads", path)),
-    "_util.input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
-    "_util.input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
-    "_util.input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),
 }
-"""Each public function that takes a path, what it calls the path, and a call that hands it one; all draws are `opened`."""
+"""Each documented function that takes a path, what it calls the path, and a call that hands it one."""
+OTHERS = {"attention.from_transformers", "questions.reference.truth.Truth.open"}
+"""One needs PyTorch, the other opens the package's own files."""
 FURTHER = {
-    "draws to predict": ("run", lambda path, _: ba.predict(str(path), np.zeros((2, 1, 3)))),
-    "draws to group": ("run", lambda path, _: ba.with_groups(str(path), "prior")),
+    "draws": ("run", lambda path, _: ba.predict(str(path), np.zeros((2, 1, 3)))),
+    "a run under way": ("out", lambda path, _: runs.under_way(path)),
     "out of a sweep": ("out", lambda path, _: sweep.Sweep(sweep_file(Path(), "hidden_markov"), path)),
     "model of a sweep": ("model", lambda path, _: sweep.Sweep(sweep_file(Path(), f"{path}.toml"))),
     "out of a report": ("out", lambda path, run: report([run.path], path)),
     "security of a sweep": ("tls_ca_file", lambda path, _: sweep.clusters._security({"tls_ca_file": path})),
+    "task.file": ("task.file", lambda path, _: ba.load_model(task_file("file", path))),
+    "task.statistics": ("task.statistics", lambda path, _: ba.load_model(task_file("statistics", path))),
 }
-for entry in ("file", "statistics"):
-    FURTHER[f"[task] {entry}"] = (f"task.{entry}", lambda path, _, entry=entry: ba.load_model(task_file(entry, path)))
-OWN = """
-compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
-_util.files.sync _util.files.sync_folder jobs.runs.folder.beside jobs.runs.folder.clean jobs.runs.folder.damaged
-jobs.runs.folder.is_free jobs.runs.folder.locked jobs.runs.folder.remove jobs.runs.folder.replace jobs.sweep.plan.Planned
-questions.reference.truth.Truth.open tasks.pretrained.from_transformers
-tasks.pretrained.activations.Store.new
-"""
-"""Functions whose paths went through `user_path` before, are made by the package, or need PyTorch; whole modules."""
-OWN_MODULES = (
-    "jobs.report.verdicts",
-    "jobs.runs.damage",
-    "jobs.runs.log",
-    "jobs.runs.store",
-    "jobs.runs.stored_results",
-    "jobs.sweep.execute",
-    "tasks.arrays",
-)
 
 
-def functions_of_paths():
-    """Public functions, methods and classes of the package, without the command line, that take a path."""
-    for found in pkgutil.walk_packages(ba.__path__, "bayesattn."):
-        if found.name.startswith("bayesattn.jobs.cli") or found.name.endswith("__main__"):
-            continue
-        module = importlib.import_module(found.name)
-        members = [(n, m) for n, m in vars(module).items() if getattr(m, "__module__", None) == found.name]
-        for owner in [m for _, m in members if inspect.isclass(m)]:
-            members += [(f"{owner.__name__}.{n}", getattr(owner, n)) for n in vars(owner) if n[0] != "_"]
-        for name, member in members:
-            if name.startswith("_") or not callable(member):
-                continue
-            try:
-                parameters = inspect.signature(member).parameters.values()
-            except (TypeError, ValueError):
-                continue
-            full = f"{found.name.removeprefix('bayesattn.')}.{name}"
-            # Draws may be a folder, which one function opens for all that take draws.
-            of_draws = "never" if full == "models.draws.opened" else "DataTree"
-            annotations = [str(p.annotation) for p in parameters if "paths" not in p.name]
-            if any("Path" in each and of_draws not in each for each in annotations):
-                yield full
+def documented_members():
+    for name in documented():
+        thing = pkgutil.resolve_name(name)
+        yield name, thing
+        if inspect.isclass(thing):
+            yield from ((f"{name}.{member}", getattr(thing, member)) for member in vars(thing) if member[0] != "_")
 
 
-def test_every_function_that_takes_a_path_is_known():
-    found = {name for name in functions_of_paths() if name.rpartition(".")[0] not in OWN_MODULES}
-    assert found == ENTRIES.keys() | set(OWN.split())
+def test_every_documented_function_that_takes_a_path_is_known():
+    found = set()
+    for name, thing in documented_members():
+        with suppress(TypeError, ValueError):
+            annotations = [str(parameter.annotation) for parameter in inspect.signature(thing).parameters.values()]
+            if any("Path" in each and "DataTree" not in each for each in annotations):  # Draws may be a folder.
+                found.add(name.removeprefix("bayesattn."))
+    assert found == ENTRIES.keys() | OTHERS
 
 
 @pytest.fixture(scope="module")
@@ -149,35 +103,18 @@ def test_urls_and_strangers_homes_are_refused_by_the_name_of_the_argument(entry,
     assert not [path for path in tmp_path.iterdir() if path.suffix != ".toml"]
 
 
-REQUIRED = {
-    "sample": ["hidden_markov", "--out", "run"],
-    "runs": ["here"],
-    "sweep": ["sweep.toml"],
-    "plot": ["run"],
-    "report": ["run"],
-    "reference": ["list"],
-    "grade": ["run", "two_heads"],
-    "init": ["model.toml"],
-}
-"""What each command needs, its arguments first."""
-
-
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_commands_refuse_urls_by_the_name_of_the_option(name, command, tmp_path):
-    module = name.replace("-", "_")
-    function = getattr(importlib.import_module(f"bayesattn.jobs.cli.{module}"), module)
-    hints = get_type_hints(function, include_extras=True)
-    of_paths = [parameter for parameter in inspect.signature(function).parameters if "Path" in str(hints[parameter])]
-    assert of_paths or name == "theory"
-    for parameter in of_paths:
-        given, option = REQUIRED.get(name, ["hidden_markov"]), f"--{parameter.replace('_', '-')}"
-        shown = getattr(hints[parameter].__metadata__[0], "metavar", None) or parameter.upper()
-        if "ArgumentInfo" in str(hints[parameter]):
-            given, option = ["s3://bucket/a", *given[1:]], shown.removesuffix("...")
-        else:
-            given = [*given, f"{option}=s3://bucket/a"]
-        said = f"{option} must be a path on this machine, got 's3:/bucket/a', a URL, which is not served"
-        assert command(name, *given) == (2, "", f"bayesattn: {said}\n")
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        (["runs", "s3://bucket/a"], "FOLDER"),
+        (["report", "run", "s3://bucket/a"], "RUN"),
+        (["sample", "hidden_markov", "--out=s3://bucket/a"], "--out"),
+        (["validate", "hidden_markov", "--figure=s3://bucket/a"], "--figure"),
+    ],
+)
+def test_commands_refuse_urls_by_the_name_of_the_option(typed, name, command, tmp_path):
+    said = f"{name} must be a path on this machine, got 's3:/bucket/a', a URL, which is not served"
+    assert command(*typed) == (2, "", f"bayesattn: {said}\n")
     assert not [*tmp_path.iterdir()]
 
 
@@ -196,8 +133,8 @@ def test_home_is_where_runs_figures_and_files_of_home_are(tmp_path, monkeypatch,
     assert [row["run"] for row in runs.overview("~/runs")] == ["a"]
     run.to_netcdf("~/draws.nc")
     plots.save(plots.style.Figure(), "~/figures/a.png")
-    gather(BATCHES, MODEL.architecture).save("~/statistics.zip")
-    assert Compressed.open("~/statistics.zip").examples == len(MODEL.labels)
+    ba.Dataset.gather(BATCHES, MODEL.architecture).save("~/statistics.zip")
+    assert ba.Dataset.open("~/statistics.zip").examples == len(MODEL.labels)
     np.savez(home / "data.npz", path_inputs=MODEL.path_inputs, labels=MODEL.labels)
     file = 'temperature = 0.1\n[architecture]\nheads = [1]\nwidth = 3\n[task]\nname = "arrays"\nfile = "~/data.npz"\n'
     (home / "mine.toml").write_text(file)

@@ -23,11 +23,9 @@ WANTED = (
         ("main()", WANTED),
         ("from functools import partial\n[*map(partial(main), [])]\nclass Table:\n    rows = main()", WANTED),
         ('if __name__ == "__main__":\n    main()', None),
-        # A worker that imports the script, which asks for the name somewhere, comes here.
-        (
-            'from multiprocessing import get_context\nif __name__ == "__main__":\n'
-            "    worker = get_context('spawn').Process(target=print)\n    worker.start()\n    worker.join()\n"
-            "else:\n    main()",
+        (  # A worker that imports the script, which asks for the name somewhere, comes here.
+            'from multiprocessing import get_context\nif __name__ == "__main__":\n    worker = get_context("spawn").Process'
+            "(target=print)\n    worker.start()\n    worker.join()\nelse:\n    main()",
             WANTED,
         ),
     ],

@@ -10,7 +10,6 @@ import jinja2
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import xarray as xr
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -18,7 +17,7 @@ import bayesattn as ba
 from bayesattn._util.progress import Bars
 from bayesattn.jobs import cli, plots
 from bayesattn.jobs.cli import output, screen, theory
-from bayesattn.jobs.plots.diagnostics import scalars, trace
+from bayesattn.jobs.plots.diagnostics import trace
 from bayesattn.jobs.plots.validation import order_parameter_against_width, order_parameters
 from bayesattn.jobs.report import figures, sections
 from tests.screens import Terminal
@@ -28,7 +27,6 @@ FILES = {
     "small.toml": SMALL,
     "arrays.toml": SMALL[: SMALL.index("[task]")] + '[task]\nname = "arrays"\nfile = "nowhere.npz"\n',
     "task.toml": '[settings]\nmodel = "small.toml"\n[grid]\ntask = [1]\n',
-    "options.toml": '[settings]\nmodel = "small.toml"\n[grid]\noptions = ["a"]\n',
     "date.toml": '[settings]\nmodel = "small.toml"\ntask.x = 2020-01-01\n',
 }
 ROW = {
@@ -81,39 +79,27 @@ def shown(run, *typed):
     return out
 
 
-OPTION = "sample small.toml --out x --option "
-NO_OPTION = "--option must be NAME=VALUE, such as max_tree_depth=8, got 'max_tree_depth="
 COMMANDS = {
     "theory nowhere.toml": "model must be a .toml file, got 'nowhere.toml', which is not there",
-    "theory hidden_markow": "did you mean 'hidden_markov'?",
-    "theory .": "model must be one of digits, ",
     "theroy small.toml": "No such command 'theroy'. Did you mean 'theory'?",
-    "theory small.toml --widht 3": "--width",
     "theory small.toml --width 0": "architecture.width: Input should be greater than or equal to 1",
     "theory small.toml --width nan": "--width must be a whole number, such as 1000, got 'nan'",
     "theory small.toml --width 10,100": "a whole number, such as 1000, got '10,100': repeat --width",
-    "theory small.toml --width=8 --width=1e3": "a whole number, such as 1000, got '1e3': repeat --width",
     "theory small.toml --temperature 0.1,1": "such as 0.01, got '0.1,1': repeat --temperature",
     "sample small.toml --out x --width 1e3": "--width must be a whole number, such as 1000, got '1e3'\n",
     "sample small.toml --out small.toml": "small.toml must be a run, a Zarr store that",
     "sample small.toml": "Missing option '--out'",
-    "sample small.toml --out x --option steps": "--option must be NAME=VALUE, such as max_tree",
-    "theory small.toml --width " + 5000 * "9": "Invalid value for '--width'",
+    "sample small.toml --out x --option steps": "--option must be NAME=VALUE, such as max_tree_depth=8, got 'steps'",
+    "sample small.toml --out x --option depth=3\nx=4": r"--option must be NAME=VALUE, such as max_tree_depth=8, got 'dep",
     "theory small.toml --width 3 --width 0": "widths[0] must be",
-    "theory small.toml --temperature nan": "temperature: Input should be a finite number",
     "theory small.toml --data-seed -1": "task.seed must be a whole number of at least 0",
     f"theory small.toml --evidence --seed {2**63}": "--seed must be a whole number of at most",
-    f"sample small.toml --out x --seed {2**63}": "seed must be a whole number",
     "validate small.toml --margin nan": "--margin must be a finite number above 0",
     "validate small.toml --theory-width 0": "must be a whole number of at least",
-    OPTION + "max_tree_depth=3\nx=4": NO_OPTION + r"3\nx=4'",
-    OPTION + "max_tree_depth=" + 3000 * "[": NO_OPTION + "[[",
     "theory arrays.toml --data-seed 1": 'seed of the data must not be given where [task] name = "arrays"',
     "sweep task.toml": "grid.task must be a table or a list of tables, got [1]",
-    "sweep options.toml": "grid.options must be a table or a list of tables, got ['a']",
     "sweep date.toml": "task.x is unknown",
     "report nowhere --out small.toml": "got nowhere, which is not a folder",
-    "runs nowhere": "got nowhere, which is not a folder",
     "runs .": "folder must be a run or hold runs, got ., which holds none",
     "theory \x1b[31mred.toml": r"\x1b[31mred.toml",
 }
@@ -134,23 +120,16 @@ def test_a_bad_setting_is_found_before_any_theory_is_solved(run, monkeypatch):
     assert run("validate", "small.toml", "--warmup", "-1")[0] == 2
 
 
-OTHERS = {
-    "a ValueError of NumPy": lambda: np.concatenate([np.ones(2), np.ones((2, 2))]),
-    "a ValueError of someone else": raises(ValueError("not of this package")),
-    "a KeyError": lambda: {}["key"],
-    "an AssertionError": raises(AssertionError()),
-    "an EOFError": raises(EOFError("no more")),
-    "a text with markup": lambda: {}["[/red]"],
-}
+UNFORESEEN = [lambda: np.ones(3) @ np.ones(2), raises(ValueError("not of this package")), lambda: {}["[/red]"]]
+"""Of NumPy, of someone else, with markup."""
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_only_we_can_mend_says_so(run, theory_is, name):
-    theory_is(OTHERS[name])
+@pytest.mark.parametrize("act", UNFORESEEN)
+def test_what_only_we_can_mend_says_so(run, theory_is, act):
+    theory_is(act)
     err = told(run, "theory", "small.toml", status=70)
     assert err.startswith("bayesattn: internal error, ")
-    assert "please report it" in err
-    assert "--debug" in err
+    assert "please report it, with the output of the same command with --debug" in err
     for place in (("--debug", "theory", "small.toml"), ("theory", "small.toml", "--debug")):
         status, _, err = run(*place)
         assert status == 70
@@ -198,11 +177,6 @@ def test_completion_after_a_misspelt_command_is_silent(run, monkeypatch):
     assert (status, out.strip(), err) == (0, "", "")
 
 
-def test_what_is_no_name_is_no_attribute():
-    assert not hasattr(ba, "a.b")
-    assert not hasattr(ba, "")
-
-
 def test_an_interrupt_is_told(run, theory_is):
     for status, error in ((130, KeyboardInterrupt()), (143, KeyboardInterrupt(143))):
         theory_is(raises(error))
@@ -225,26 +199,22 @@ def test_a_terminal_that_lacks_a_character_gets_an_escape(run, theory_is):
     assert sys.stdout.errors == sys.stderr.errors == "backslashreplace"
 
 
-def strict(text):
-    """JSON as its standard has it."""
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
+def refuse(constant):
+    raise AssertionError(f"{constant} is not JSON")
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), np.float64("nan")], ids=str)
+@pytest.mark.parametrize("number", [float("nan"), -float("inf"), np.float64("nan")])
 def test_json_is_json(run, theory_is, tmp_path, number):
     theory_is(ROW | {"energy": number, "evidence": {"error": number, "all": [1.5, (number, 2)]}})
-    [row] = strict(shown(run, "theory", "small.toml", "--json"))
+    [row] = json.loads(shown(run, "theory", "small.toml", "--json"), parse_constant=refuse)
     assert row["energy"] is None
     assert row["evidence"] == {"error": None, "all": [1.5, [None, 2]]}
     output.save_results(tmp_path / "out", {"bound": number, "holds": None}, Figure)
-    assert strict((tmp_path / "out" / "result.json").read_text()) == {"bound": None, "holds": None}
+    stored = json.loads((tmp_path / "out" / "result.json").read_text(), parse_constant=refuse)
+    assert stored == {"bound": None, "holds": None}
 
 
-NAMES = ["[red]", "run[/]", "[/]", "[link=file:x]y", ":smile:", "$\\foo{$", "a_b^c", "<b>&amp;", "ä[x]"]
+NAMES = ["[red]", "run[/]", "[link=file:x]y", ":smile:", "$\\foo{$", "<b>&amp;", "ä[x]"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -257,17 +227,13 @@ def test_names_are_printed_as_they_are(run, theory_is, tmp_path, name):
     assert name in out
     nowhere = f"no{name}.toml".replace("\\", "-")
     assert nowhere in told(run, "theory", nowhere)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_progress_bars_take_names_as_they_are(name):
     terminal = Console(file=Terminal(), force_terminal=True, color_system=None, width=200)
     with Bars(console=terminal) as bars:
         bars.add(name, total=1)
     assert name in terminal.file.getvalue()
 
 
-@pytest.mark.parametrize("name", ["\x1b[2J", "\x07", "\r", "\x9b31m", "\u202e"])
+@pytest.mark.parametrize("name", ["\x1b[2J", "\r", "\x9b31m", "\u202e"])
 def test_control_characters_do_not_reach_the_terminal(run, theory_is, name):
     theory_is(ROW | {"paths": [f"a{name}b", "other"]})
     out = shown(run, "theory", "small.toml")
@@ -275,45 +241,29 @@ def test_control_characters_do_not_reach_the_terminal(run, theory_is, name):
     assert f"a{ascii(name)[1:-1]}b" in out
 
 
-SHOWN = ["$\\foo{$", "$x$", "\\$x\\$", "_hidden", "a/b", "%s {} <b>", "$", "a^b_c"]
+SHOWN = ["$\\foo{$", "\\$x\\$", "_hidden", "%s {} <b>", "a^b_c"]
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_names_are_drawn_as_they_are(name):
     matrices = dict.fromkeys(("saddle", "corrected", "order_parameter", "error"), np.eye(2))
     found = SimpleNamespace(model=SimpleNamespace(row_names=[name, "other"], name=name), width=8, **matrices)
-    figure, other = plt.figure(), plt.figure()
-    order_parameter_against_width(figure.subplots(), [found])
-    order_parameters(other, found)
-    for each in (figure, other):
-        each.canvas.draw()
-        start = plots.literal(name).strip()
-        texts = [text for text in each.findobj(plt.Text) if text.get_text().strip().startswith(start)]
+    against_width, entries, traces = plt.figure(), plt.figure(), plt.figure()
+    order_parameter_against_width(against_width.subplots(), [found])
+    order_parameters(entries, found)
+    trace(traces, {f"U[{name}]": np.ones((2, 5))})
+    for figure, expected in ((against_width, name), (entries, name), (traces, f"U[{name}]")):
+        figure.canvas.draw()
+        start = plots.literal(expected).strip()
+        texts = [text for text in figure.findobj(plt.Text) if text.get_text().strip().startswith(start)]
         assert texts
-        assert all(text._preprocess_math(text.get_text()) in ((name, False), (" " + name, False)) for text in texts)
+        shown_as = {text._preprocess_math(text.get_text()) for text in texts}
+        assert shown_as <= {(expected, False), (" " + expected, False)}
     plt.close("all")
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_names_of_quantities_are_drawn_as_they_are(name):
-    names = {axis: [name, "other"] for axis in ("path", "other_path")}
-    values = xr.DataArray(np.ones((2, 5, 2, 2)), dims=("chain", "draw", *names), coords=names)
-    draws = xr.DataTree.from_dict(
-        {"posterior": xr.Dataset({"order_parameter": values}), "sample_stats": xr.Dataset({"lp": values[:, :, 0, 0]})}
-    )
-    found = scalars(draws)
-    assert f"U[{name}]" in found
-    figure = plt.figure()
-    trace(figure, found)
-    [title] = [axes.title for axes in figure.axes if axes.get_title() == plots.literal(f"U[{name}]")]
-    assert title._preprocess_math(title.get_text()) == (f"U[{name}]", False)
-    plt.close(figure)
-
-
-@pytest.mark.parametrize(
-    "name", ["<script>alert(1)</script>", '" onload="alert(1)', "a & b", "{{ 7 * 7 }}", "</pre><img>"]
-)
-def test_names_are_text_of_a_report(name):
+def test_names_are_text_of_a_report():
+    name = '<script>alert(1)</script>" onload="{{ 7 * 7 }}</pre><img> & b'
     about = dict.fromkeys(("model", "sampler", "parameterisation", "state"), name)
     about |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}
     about["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
@@ -322,31 +272,6 @@ def test_names_are_text_of_a_report(name):
     section = sections.RunSection(name, name, about, [name], name, True, rows, tables, name, [figure], {"model": name})
     page = sections.page([section], [figure])
     assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
-    assert "<script>" not in page
-    assert "<img>" not in page
-    assert '" onload' not in page
+    for harm in ("<script>", "<img>", '" onload'):
+        assert harm not in page
     assert "49" not in page.split("</style>")[1]
-
-
-@pytest.mark.heavy
-def test_a_run_of_strange_names_from_draws_to_the_page(run, tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {"path_inputs": rng.normal(size=(10, 4, 3)), "labels": rng.choice([-1.0, 1.0], 10)}
-    test = {"test_path_inputs": rng.normal(size=(6, 4, 3)), "test_labels": rng.choice([-1.0, 1.0], 6)}
-    np.savez(tmp_path / "mine.npz", **arrays, **test)
-    (tmp_path / "na[red]me.toml").write_text(
-        'temperature = 0.3\n[architecture]\nheads = [2, 2]\nwidth = 9\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
-        'head_names = [["a/b", "$\\\\foo{$"], ["<script>", "_[/]"]]\n'
-    )
-    out = shown(run, "sample", "na[red]me.toml", "--out", "run[1]", "--warmup", "60", "--draws", "100")
-    assert "a/b -> <script>" in out
-    assert "$\\foo{$ -> _[/]" in out
-    assert "run[1]" in shown(run, "runs", ".")
-    shown(run, "report", "run[1]", "--out", "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "a/b -&gt; &lt;script&gt;" in page
-    assert "<script>" not in page
-    status, out, err = run("validate", "na[red]me.toml", "--width", "9", "--warmup", "60", "--draws", "100")
-    assert "Traceback" not in err
-    assert {0: "holds", 1: "does not hold", 2: "cannot tell"}[status] in out
-    assert "na[red]me" in out

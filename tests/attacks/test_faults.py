@@ -49,14 +49,7 @@ def require_nothing_lost(name, model, folder, faults):
     if name in OLD:
         runs.sample(model, old / "run", **job | OLD[name])
     if name == "damaged":
-        for chunk in (old / "run" / "posterior" / "prediction").glob("c.*"):
-            chunk.unlink()
-
-    def found(place):
-        try:
-            return draws_of(place / "run")
-        except runs.RunError:
-            assert name == "damaged"
+        (old / "run" / "zarr.json").write_text("{")
 
     def act(place):
         runs.sample(model, place / "run", **job, overwrite=name in ("overwriting", "damaged"))
@@ -70,15 +63,15 @@ def require_nothing_lost(name, model, folder, faults):
             act(place)
         return disk.count
 
-    before, count = found(old), attempt(folder / "whole")
-    whole = found(folder / "whole")
+    before, count = draws_of(old / "run"), attempt(folder / "whole")
+    whole = draws_of(folder / "whole" / "run")
     assert whole is not None
     for at, error in faults(count):
         place = folder / str(at)
         attempt(place, failing(error), at)
-        assert before is None or found(place) in (None, before, whole)
+        assert before is None or draws_of(place / "run") in (None, before, whole)
         act(place)
-        assert found(place) == whole
+        assert draws_of(place / "run") == whole
         assert leftovers(place) == []
         shutil.rmtree(place)
 
@@ -124,29 +117,27 @@ def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, momen
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("settings", [{}, {"sampler": "mala", "options": {"steps": 3}}], ids=["nuts", "mala"])
-def test_processes_killed_at_thirty_random_writes_lose_nothing(tmp_path, settings):
-    """Half of them make a new run, half one that replaces another; another process goes on with it."""
+def test_processes_killed_at_random_writes_of_a_replacement_lose_nothing(tmp_path, settings):
+    """Another process goes on with it. New runs: tests/test_runs.py."""
     job = {"chains": 2, "warmup": 60, "draws": 200, "seed": 3} | settings
     status, printed, err = run_process(tmp_path / "whole", job)
     assert status == 0, err
     assert run_process(tmp_path / "old", job | {"seed": 9})[0] == 0
     whole, old, rng, died = contents(tmp_path / "whole"), contents(tmp_path / "old"), np.random.default_rng(1), 0
-    for number in range(30):
-        (folder := tmp_path / str(number)).mkdir()
-        out, replaces = folder / "run", number % 2 == 1
-        if replaces:
-            shutil.copytree(tmp_path / "old", out)
-        request, moment = job | {"overwrite": replaces}, f"0/{rng.integers(1, int(printed) + 1)}/{rng.integers(2)}"
-        status, _, err = run_process(out, request, moment)
+    request = job | {"overwrite": True}
+    for number in range(15):
+        folder = tmp_path / str(number)
+        out = shutil.copytree(tmp_path / "old", folder / "run")
+        status, _, err = run_process(out, request, f"0/{rng.integers(1, int(printed) + 1)}/{rng.integers(2)}")
         assert status in (0, -signal.SIGKILL), err
         died += status != 0
-        if replaces:  # In the midst of the swap the old run has the name of one that is to be deleted.
-            assert contents(out if out.exists() else folder / ".run.replaced") in (old, whole)
+        # In the midst of the swap the old run has the name of one that is to be deleted.
+        assert contents(out if out.exists() else folder / ".run.replaced") in (old, whole)
         status, _, err = run_process(out, request)
         assert status == 0, err
         assert contents(out) == whole
         assert leftovers(folder) == []
-    assert died >= 20
+    assert died >= 10
 
 
 # Two at one place

@@ -1,11 +1,9 @@
 """Files that are damaged, of another kind or made to do harm: each is used rightly, or refused in one sentence, soon."""
 
-import gzip
 import io
 import os
 import struct
 import zipfile
-from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -35,9 +33,9 @@ def npy(array=XI, *, shape=None, dtype=None, version=1):
     return b"\x93NUMPY" + bytes([version, 0]) + length + text + array.tobytes()
 
 
-def zipped(*, method=zipfile.ZIP_STORED, **contents):
+def zipped(**contents):
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as packed:
+    with zipfile.ZipFile(file, "w") as packed:
         for name, content in contents.items():
             packed.writestr(f"{name}.npy", content)
     return file.getvalue()
@@ -51,21 +49,6 @@ def changed(content, place, value):
     return bytes(content)
 
 
-def encrypted(content):
-    """A zip whose members say that they are encrypted."""
-    return changed(content, 8, b"\1\0")
-
-
-def with_size(content, size):
-    """A zip whose members say that they unpack to so many bytes."""
-    return changed(content, 24, struct.pack("<I", size))
-
-
-def garbled(content, fraction=0.5):
-    place = int(len(content) * fraction)
-    return content[:place] + bytes(255 - byte for byte in content[place : place + 40]) + content[place + 40 :]
-
-
 def savez(**arrays):
     file = io.BytesIO()
     np.savez(file, **arrays)
@@ -73,41 +56,21 @@ def savez(**arrays):
 
 
 WHOLE = savez(path_inputs=XI, labels=Y)
-DEFLATED = zipped(path_inputs=npy(), labels=npy(Y), method=zipfile.ZIP_DEFLATED)
-LZMA = zipped(path_inputs=npy(), labels=npy(Y), method=zipfile.ZIP_LZMA)
+LARGE = zipped(**{f"x{number}": npy() for number in range(20)})
 NPZ = {
-    "empty": (b"", "not a zip"),
     "text": (b"path_inputs, labels", "not a zip"),
     "a .npy": (npy(), "single array", "numpy.savez"),
     "truncated": (WHOLE[: len(WHOLE) // 2], "not a zip"),
-    "cut at the end": (WHOLE[:-9], "zip"),
-    "gzip": (gzip.compress(WHOLE), "not a zip"),
-    "stored and garbled": (garbled(WHOLE, 0.2), "CRC"),
-    "deflated and garbled": (garbled(DEFLATED, 0.2),),
-    "lzma and garbled": (garbled(LZMA, 0.15),),
-    "encrypted": (encrypted(WHOLE), "encrypted"),
-    "unknown compression": (changed(WHOLE, 10, b"\x63\0"),),
+    "garbled": (WHOLE.replace(XI.tobytes(), (-XI).tobytes()), "CRC"),
+    "encrypted": (changed(WHOLE, 8, b"\1\0"), "encrypted"),
     "pickled objects": (savez(path_inputs=np.array([XI, None], object), labels=Y), "Python objects"),
     "a header of 10 to the 15 numbers": (zipped(path_inputs=npy(shape=(10**5, 10**5, 10**5)), labels=npy(Y)), "header"),
     "a header of negative sizes": (zipped(path_inputs=npy(shape=(-6, -2, 3)), labels=npy(Y)),),
-    "a header of one size missing": (zipped(path_inputs=npy(shape=(6, 2)), labels=npy(Y)), "header"),
     "a header of code": (zipped(path_inputs=npy().replace(b"(6, 2, 3)", b"exit(0)  "), labels=npy(Y)), "task.file"),
     "a header of 1 MB": (zipped(path_inputs=npy(dtype="<f8" + " " * 10**6, version=2), labels=npy(Y)), "task.file"),
-    "no magic": (zipped(path_inputs=b"0" * 200, labels=npy(Y)), "magic"),
-    "empty member": (zipped(path_inputs=b"", labels=npy(Y)), "task.file"),
-    "without labels": (savez(path_inputs=XI), "task.file must hold labels"),
     "misspelt name": (savez(path_inputs=XI, label=Y), "got 'label'", "did you mean 'labels'?"),
-    "complex": (savez(path_inputs=XI + 0j, labels=Y), "real numbers", "complex128"),
-    "durations": (savez(path_inputs=XI, labels=Y.astype("m8[s]")), "labels", "real numbers"),
-    "structured": (savez(path_inputs=XI, labels=np.zeros(6, [("a", "f8")])), "labels", "structured"),
     "NaN": (savez(path_inputs=XI * np.nan, labels=Y), "path_inputs must be finite"),
-    "other paths": (savez(path_inputs=XI[:, :1], labels=Y), "path_inputs must have 2 paths"),
-    "20 members that say they are 4 GiB each": (
-        with_size(zipped(**{f"x{number}": npy() for number in range(20)}), 2**32 - 2),
-        "task.file",
-        "unpacks to 80 GiB",
-    ),
-    "no examples": (savez(path_inputs=XI[:0], labels=Y[:0]), "path_inputs must not be empty"),
+    "members of 4 GiB": (changed(LARGE, 24, struct.pack("<I", 2**32 - 2)), "task.file", "unpacks to 80 GiB"),
 }
 
 
@@ -126,9 +89,7 @@ NO_FILES = {
     "pipe.npz": "no regular file",
     "../../../../dev/zero": "",
     "text.csv": ".npz",
-    "model.toml/mine.npz": "not there",
     "x" * 5000: "",
-    "a\\u0000b.npz": "",
 }
 
 
@@ -141,59 +102,41 @@ def test_a_file_of_arrays_that_is_none(tmp_path, file):
     refused(lambda: ba.load_model(tmp_path / "model.toml"), "task.file", NO_FILES[file])
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i1", "u8", "?"])
-def test_arrays_of_other_numbers_are_taken_as_they_are(tmp_path, dtype):
-    labels = Y > 0 if dtype in ("u8", "?") else Y
-    np.savez(tmp_path / "mine.npz", path_inputs=np.asfortranarray(XI), labels=labels.astype(dtype))
+def test_arrays_of_another_layout_are_taken_as_they_are(tmp_path):
+    np.savez(tmp_path / "mine.npz", path_inputs=np.asfortranarray(XI), labels=Y.astype(">f8"))
     (tmp_path / "model.toml").write_text(ARRAYS.format("mine.npz"))
-    warned = pytest.warns(UserWarning, match="labels are 0 and 1") if labels.min() >= 0 else nullcontext()
-    with warned:
-        model = ba.load_model(tmp_path / "model.toml")
+    model = ba.load_model(tmp_path / "model.toml")
     np.testing.assert_array_equal(model.path_inputs, XI)
-    np.testing.assert_array_equal(model.labels, labels.astype(float))
+    np.testing.assert_array_equal(model.labels, Y)
 
 
 TOML = {
     "no TOML": ("temperature = ", "is not valid TOML"),
-    "binary": (bytes(range(256)), "is not valid TOML"),
-    "UTF-16": (GOOD.encode("utf-16"), "is not valid TOML"),
     "10 MB": ("# " + "x" * 10**7, "is not valid TOML", "at most 1048576 bytes"),
     "arrays nested 100,000 deep": ("a = " + "[" * 10**5, "is not valid TOML", "nested"),
-    "inline tables nested 1000 deep": ("a = " + "{a = " * 1000 + "1" + "}" * 1000, "nested"),
-    "a dotted key of 1000 parts": (".".join(["a"] * 1000) + " = 1", "nested"),
     "arrays nested 50 deep": ("a = " + "[" * 50 + "]" * 50, "nested deeper than 20"),
     "a number of 10,000 digits": (GOOD + f"tokens = {'9' * 10_000}\n", "is not valid TOML"),
-    "a key twice": (GOOD + "seed = 1\nseed = 2\n", "is not valid TOML"),
-    "a text of 100 KB for a number": (GOOD + f'tokens = "{"x" * 10**5}"\n', "task.tokens"),
-    "a task that is a number": ("temperature = 0.1\ntask = 3\n[architecture]\nwidth = 3\n", "task"),
-    "an architecture that is a list": ('temperature = 0.1\narchitecture = [3]\n[task]\nname = "splice"\n', "arch"),
     "no task": ("temperature = 0.1\n[architecture]\nwidth = 3\n", "task"),
     "no temperature": (GOOD.replace("temperature = 0.1", ""), "needs temperature, or priors.temperature in its place"),
     "a task without a name": (GOOD.replace('name = "hidden_markov"', "tokens = 5"), "task.name", "got none"),
-    "a task of another name": (GOOD.replace("hidden_markov", "mnist"), "task.name must be one of", "got 'mnist'"),
-    "a misspelt task": (GOOD.replace("hidden_markov", "hiden_markov"), "did you mean 'hidden_markov'?"),
+    "a misspelt task": (GOOD.replace("hidden", "hiden"), "task.name must be one of", "did you mean 'hidden_markov'?"),
     "a misspelt key": (GOOD + "tokenz = 3\n", "task.tokenz is unknown", "got 3", "did you mean 'tokens'?"),
-    "a key of 100 KB": (GOOD + "x" * 10**5 + " = 3\n", "is unknown"),
     "a misspelt table": (GOOD + "[validat]\ndraws = 3\n", "validat is unknown", "did you mean 'validate'?"),
     "a misspelt key of a table": (GOOD + "[validate]\nwidth = [3]\n", "validate.width is unknown", "'widths'?"),
-    "a misspelt key of arrays": (ARRAYS.format("x.npz") + "widht = 3\n", "task.widht is unknown"),
     "temperature NaN": (GOOD.replace("0.1", "nan"), "temperature", "nan"),
-    "temperature true": (GOOD.replace("0.1", "true"), "temperature", "True"),
-    "a text for the temperature": (GOOD.replace("0.1", '"hot"'), "temperature: Input should be a valid number"),
-    "temperature negative": (GOOD.replace("0.1", "-1.0"), "temperature: Input should be greater than 0", "got -1.0"),
     "tokens 3.5": (GOOD + "tokens = 3.5\n", "task.tokens must be a whole number of at least 1", "got 3.5"),
     "an odd number of examples": (GOOD + "examples = 7\n", "examples must be even, got 7"),
     "width and widths": (GOOD.replace("width = 3", "width = 3\nwidths = [3, 3, 3]"), "either width or widths"),
+    "heads of a ready task": (
+        GOOD.replace("width", "heads = [4]\nwidth"),
+        "architecture.heads must be [2, 2], those of",
+    ),
     "too few widths": (GOOD.replace("width = 3", "widths = [3, 3]"), "widths must have 3 entries"),
     "arrays without heads": (ARRAYS.format("x.npz").replace("heads = [2]\n", ""), "architecture.heads must be given"),
-    "width 10^30": (GOOD.replace("width = 3", f"width = {10**30}"), "width"),
     "width 10^14": (GOOD.replace("width = 3", f"width = {10**14}"), "widths[0]", "1000000000000"),
     "width 2.0": (GOOD.replace("width = 3", "width = 2.0"), "architecture.width", "got 2.0"),
     "seed 2^63": (GOOD + f"seed = {2**63}\n", "task.seed", "9223372036854775807"),
-    "a probability NaN": (GOOD + "stay_probability = nan\n", "stay_probability", "nan"),
-    "a text for noise": (GOOD + 'noise_sum = "a"\n', "task.noise_sum must be a finite number", "got 'a'"),
     "noise NaN": (GOOD + "noise_sum = nan\n", "noise_sum", "nan"),
-    "10^9 examples": (GOOD + f"examples = {10**9}\n", "must fit into"),
     "dimension 10^6": (GOOD + f"dimension = {10**6}\nexamples = 2\ntest_examples = 2\n", "must fit into"),
     "a layer that is empty": (GOOD + "layers = [[]]\n", "layers"),
     "a misspelt head": (GOOD + 'layers = [["unifrom"]]\n', "layers[0]", "did you mean 'uniform'?"),
@@ -208,19 +151,15 @@ def test_a_model_file_of_a_stranger(tmp_path, name):
     refused(lambda: ba.load_model(file), *expected)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ({"width": -3}, ("architecture.width", "greater than or equal to 1", "got -3")),
-        ({"width": 2.5}, ("architecture.width", "got 2.5")),
-        ({"temperature": "hot"}, ("temperature", "got 'hot'")),
-        ({"temperature": float("nan")}, ("temperature", "got nan")),
-        ({"seed": -1}, ("task.seed", "got -1")),
-        ({"seed": 2**63}, ("task.seed", "got 9223372036854775808")),
-        ({"task": {"tokenz": 3}}, ("task.tokenz is unknown", "did you mean 'tokens'?")),
-    ],
-    ids=str,
-)
+ARGUMENTS = [
+    ({"width": -3}, ("architecture.width", "greater than or equal to 1", "got -3")),
+    ({"temperature": "hot"}, ("temperature", "got 'hot'")),
+    ({"seed": -1}, ("task.seed", "got -1")),
+    ({"task": {"tokenz": 3}}, ("task.tokenz is unknown", "did you mean 'tokens'?")),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), ARGUMENTS, ids=str)
 def test_arguments_of_load_model_read_like_those_of_the_command_line(arguments, expected):
     refused(partial(ba.load_model, "hidden_markov", **arguments), *expected)
 
@@ -231,7 +170,7 @@ def test_arguments_over_a_file_whose_tables_are_none(tmp_path):
         refused(partial(ba.load_model, tmp_path / "model.toml", **arguments), "must be a table")
 
 
-@pytest.mark.parametrize("name", ["none.toml", "folder.toml", "pipe.toml", "hidden_markow", "", "a\0b", "../models/x"])
+@pytest.mark.parametrize("name", ["none.toml", "folder.toml", "pipe.toml", "hidden_markow", "", "a\0b"])
 def test_a_model_that_is_not_there(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.toml").mkdir()
@@ -241,6 +180,6 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, name):
 
 def test_a_model_file_of_another_editor_is_read(tmp_path):
     """Some begin a file with a byte order mark, and end lines in two characters."""
-    text = GOOD.replace("width = 3", "width = 3 # grüße") + "examples = 4\ntest_examples = 4\n"
+    text = GOOD.replace("width = 3", "heads = [2, 2]\nwidth = 3 # grüße") + "examples = 4\ntest_examples = 4\n"
     (tmp_path / "model.toml").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
     assert ba.load_model(tmp_path / "model.toml").architecture.widths == (3, 3, 3)

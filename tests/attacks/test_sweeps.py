@@ -89,12 +89,9 @@ SCHEDULERS = [
     (TLS, {"tls_ca_file": "none.pem"}, FileNotFoundError, r"^.Errno 2. tls_ca_file must be a file: 'none.pem'"),
     (TLS, {"password": "x"}, ValueError, "^security must be options of distributed.Security, got password"),
     (TLS, {"tls_ca_file": "arrays.toml"}, ValueError, NO_CERTIFICATE),
-    (TLS, {"tls_ca_file": "arrays.toml", "tls_client_cert": "arrays.toml"}, ValueError, NO_CERTIFICATE),
     (TLS, distributed.Security(tls_ca_file="arrays.toml"), ValueError, NO_CERTIFICATE),
     (TCP, None, ConnectionError, NO_SCHEDULER + "'tcp://127"),
-    (TLS, None, ConnectionError, NO_SCHEDULER + "'tls://127"),
     ("nowhere", None, ConnectionError, NO_SCHEDULER + "'nowhere"),
-    ("smoke://host:1", None, ConnectionError, NO_SCHEDULER + "'smoke"),
 ]
 
 
@@ -102,9 +99,8 @@ SCHEDULERS = [
 def test_schedulers_that_cannot_be_used(file, tmp_path, monkeypatch, scheduler, options, error, message):
     monkeypatch.setattr(clusters, "CONNECT_SECONDS", 0.3)
     monkeypatch.chdir(tmp_path)
-    plan = sweep.Sweep(file("seed = [0]"), tmp_path / "out")
     with pytest.raises(error, match=message):
-        sweep.run(plan, scheduler=scheduler, security=options)
+        sweep.run(sweep.Sweep(file("seed = [0]"), tmp_path / "out"), scheduler=scheduler, security=options)
 
 
 def test_a_scheduler_over_tls(tmp_path):
@@ -137,11 +133,12 @@ def test_a_scheduler_over_tls(tmp_path):
 
 GRIDS = {
     "temperature = [0.1234567, 0.12345671]": ["temperature=0.1234567", "temperature=0.12345671"],
-    "temperature = [0.1, 1.0, 10.0]": ["temperature=0.1", "temperature=1", "temperature=10"],
-    "temperature = [1e-300, 1e300]": ["temperature=1e-300", "temperature=1e+300"],
     "seed = [0, 1]\ntask.seed = [0, 1]": [f"seed={seed},task.seed={other}" for seed in (0, 1) for other in (0, 1)],
     "task.noise_sum = [0.5, 1.0]": ["noise_sum=0.5", "noise_sum=1"],
-    'keep = [["prediction"], ["order_parameter", "prediction"]]': None,
+    'keep = [["prediction"], ["order_parameter", "prediction"]]': [
+        "keep=prediction",
+        "keep=order_parameter+prediction",
+    ],
     "seed = [4]\n[[runs]]\nwidth = 4\noptions.steps = 3": ["width=4,seed=4,steps=3"],
 }
 
@@ -151,8 +148,7 @@ def test_runs_that_differ_have_names_that_do(file, tmp_path, grid):
     head = SWEEP.replace("arrays", "chains") if "task" in grid else SWEEP
     plan = sweep.Sweep(file(grid, head), tmp_path / "out")
     names = [planned.name for planned in plan.runs]
-    assert len(set(names)) == len(names)
-    assert names == (GRIDS[grid] or names)
+    assert names == GRIDS[grid]
     assert len({json.dumps(flattened(planned.varied)) for planned in plan.runs}) == len(names)
 
 
@@ -165,9 +161,7 @@ def test_models_of_one_name_in_two_folders_are_two(file, tmp_path):
     assert all(planned.name.startswith("model=m,") for planned in plan.runs)
 
 
-@pytest.mark.parametrize(
-    "letter", ["/", "\\", "\0", "\n", "é" * 200, "\u202e"], ids=["slash", "back", "null", "line", "long", "turned"]
-)
+@pytest.mark.parametrize("letter", ["/", "\\", "\0", "\n", "é" * 200, "\u202e"], ids=ascii)
 def test_names_are_fit_for_files(letter):
     name = _name({"sampler": f"x{letter}y"})
     assert len(name.encode()) <= 200
@@ -194,7 +188,7 @@ def here(monkeypatch):
     return done
 
 
-@pytest.mark.parametrize(("name", "count"), [("workers", -1), ("workers", 0), ("threads", 0), ("threads", 1.5)])
+@pytest.mark.parametrize(("name", "count"), [("workers", 0), ("threads", 1.5)])
 def test_counts_of_a_sweep(file, tmp_path, here, name, count):
     with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least 1, got {count}"):
         sweep.run(sweep.Sweep(file("seed = [0]"), tmp_path / "out"), **{name: count})

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import attention, dataset, fixed_attention, models
+from bayesattn import attention, fixed_attention, models
 from bayesattn.models import bytes_needed
-from bayesattn.models.stored_model import names_of
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.samplers.program import kernel
 from bayesattn.tasks import HiddenMarkov
@@ -28,41 +27,29 @@ def refused(call, *expected):
     conftest.refused(call, " must ", *expected)
 
 
-ARRAYS = {
-    "complex": (Y + 0j, "complex128"),
-    "complex without imaginary part": (Y.astype(complex), "complex128"),
-    "complex of JAX": (jnp.asarray(Y + 0j), "complex128"),
-    "strings of numbers": (Y.astype(str), "str"),
-    "bytes of numbers": (Y.astype("S4"), "bytes"),
-    "objects": (np.array(list(Y), object), "object"),
-    "None": ([1, None, 1, -1, 1, -1], "object"),
-    "ragged": ([[1], [1, 2], 3, 4, 5, 6], "list"),
-    "dates": (Y.astype("M8[D]"), "datetime64"),
-    "durations": (Y.astype("m8[D]"), "timedelta64"),
-    "structured": (np.zeros(6, [("label", "f8")]), "structured"),
-    "raw bytes": (np.zeros(6, "V8"), "void"),
-    "a dictionary": ({"labels": Y}, "got {'labels': array("),
-    "a text": ("labels", "got 'labels'"),
-    "masked": (np.ma.masked_values(Y, -1.0), "masked"),
-    "too large for float64": (np.full(6, np.longdouble("1e400")), "finite"),
-    "NaN": (Y * np.nan, "finite"),
-    "infinite": (Y * np.inf, "finite"),
-}
+ARRAYS = [
+    (Y + 0j, "complex128"),
+    (Y.astype(str), "str"),
+    ([1, None, 1, -1, 1, -1], "object"),
+    ([[1], [1, 2], 3, 4, 5, 6], "list"),
+    (Y.astype("M8[D]"), "datetime64"),
+    (Y.astype("m8[D]"), "timedelta64"),
+    (np.zeros(6, [("label", "f8")]), "structured"),
+    ({"labels": Y}, "got {'labels': array("),
+    (np.full(6, np.longdouble("1e400")), "finite"),  # Too large for float64.
+    (Y * np.nan, "finite"),
+]
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_labels_that_are_no_numbers(name):
-    value, expected = ARRAYS[name]
+@pytest.mark.parametrize(("value", "expected"), ARRAYS)
+def test_labels_that_are_no_numbers(value, expected):
     refused(lambda: ba.Model(**FIELDS | {"labels": value}), "labels must be", expected)
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        *(
-            (lambda value, field=field: ba.Model(**FIELDS | {field: value}), field)
-            for field in ("path_inputs", "test_path_inputs", "validation_path_inputs")
-        ),
+        (lambda value: ba.Model(**FIELDS | {"validation_path_inputs": value}), "validation_path_inputs"),
         (lambda value: ba.attention.path_inputs(value, [np.zeros((1, 3, 3))]), "inputs"),
         (lambda value: ba.attention.paths_from_matrices(value, [np.full((6, 1, 2, 2), 0.5)]), "inputs"),
         (lambda value: ba.attention.matrices(np.ones((6, 2, 3)), [value[:2, :1, :] * np.ones((2, 3, 3))]), "weights"),
@@ -83,44 +70,28 @@ def test_other_numbers_are_taken_as_they_are(dtype):
     assert model.path_inputs.dtype == float  # Products of path inputs of one byte exceed it.
 
 
-NUMBERS = {
-    "NaN": float("nan"),
-    "infinite": float("inf"),
-    "zero": 0,
-    "negative": -1,
-    "a text": "0.1",
-    "true": True,
-    "complex": 0.1 + 0j,
-    "an array": np.ones(2),
-    "10^400": 10**400,
-    "None": None,
-}
+@pytest.mark.parametrize("value", [float("nan"), 0, "0.1", True, 0.1 + 0j, np.ones(2), 10**400], ids=repr)
+def test_numbers_that_make_no_sense(value):
+    refused(lambda: ba.Model(**FIELDS | {"temperature": value}), "temperature must be a finite number above 0")
+    refused(lambda: ba.Architecture((2,), (5, 5), (1.0, value, 1.0)), "variances[1] must be a finite number")
+    refused(lambda: ba.StudentT(value, 3), "scale must be a finite number above 0")
+    refused(lambda: ba.StudentT(1, value), "freedom must be a finite number above 0")
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_temperatures_that_make_no_sense(name):
-    refused(lambda: ba.Model(**FIELDS | {"temperature": NUMBERS[name]}), "temperature must be a finite number above 0")
-    refused(lambda: ba.Architecture((2,), (5, 5), (1.0, NUMBERS[name], 1.0)), "variances[1] must be a finite number")
-    refused(lambda: ba.StudentT(NUMBERS[name], 3), "scale must be a finite number above 0")
-    refused(lambda: ba.StudentT(1, NUMBERS[name]), "freedom must be a finite number above 0")
-
-
-@pytest.mark.parametrize("width", [0, -3, 2.0, True, "3", float("nan"), 10**13, 2**70])
+@pytest.mark.parametrize("width", [0, 2.0, True, "3", 10**13, 2**70])
 def test_widths_that_make_no_sense(width):
     refused(lambda: ba.Architecture((2,), (5, width), (1.0, 1.0, 1.0)), "widths[1] must be a whole number")
 
 
-@pytest.mark.parametrize("seed", [-1, 2**63, 2**70, 1.5, "0", None, True])
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, None])
 @pytest.mark.parametrize("of", [Job, HiddenMarkov, partial(ba.theory.evidence, ba.Model(**FIELDS))])
 def test_seeds_that_make_no_sense(of, seed):
     refused(lambda: of(seed=seed), "seed must be a whole number")
 
 
-@pytest.mark.parametrize(
-    "names", [[["a\x1b[31m", "b"]], [["a\n", "b"]], [["", "b"]], [["a", 3]], ["ab"], [["a", "\u202eb"]]]
-)
+@pytest.mark.parametrize("names", [["a\x1b[31m", "b"], ["", "b"], ["a", 3], "ab", ["a", "\u202eb"]])
 def test_names_that_cannot_be_printed(names):
-    refused(lambda: ba.Model(**FIELDS, head_names=names), "head_names[0] must be")
+    refused(lambda: ba.Model(**FIELDS, head_names=[names]), "head_names[0] must be")
 
 
 def test_paths_of_one_name_are_told_apart():
@@ -130,18 +101,16 @@ def test_paths_of_one_name_are_told_apart():
     assert len(set(arch.path_names([["a", "a -> b"], ["b -> c", "c"]]))) == 4
 
 
-UNUSUAL = {
-    "0 and 1": ({"labels": Y > 0}, r"labels are 0 and 1: .*use -1 and \+1"),
-    "1 and 2": ({"labels": 1.5 + Y / 2}, r"labels are 1 and 2: .*use -1 and \+1"),
-    "large": ({"labels": 1e3 * Y}, "labels are .* times larger than the prior expects; rescale them"),
-    "small": ({"labels": 1e-3 * Y}, "labels are .* times smaller than the prior expects; rescale them"),
-    "test labels": ({"test_path_inputs": XI, "test_labels": Y > 0}, "test_labels are 0 and 1"),
-}
+UNUSUAL = [
+    ({"labels": Y > 0}, r"labels are 0 and 1: .*use -1 and \+1"),
+    ({"labels": 1e3 * Y}, "labels are .* times larger than the prior expects; rescale them"),
+    ({"labels": 1e-3 * Y}, "labels are .* times smaller than the prior expects; rescale them"),
+    ({"test_path_inputs": XI, "test_labels": Y > 0}, "test_labels are 0 and 1"),
+]
 
 
-@pytest.mark.parametrize("name", UNUSUAL)
-def test_labels_that_were_likely_meant_otherwise_get_one_warning(name):
-    fields, message = UNUSUAL[name]
+@pytest.mark.parametrize(("fields", "message"), UNUSUAL)
+def test_labels_that_were_likely_meant_otherwise_get_one_warning(fields, message):
     with pytest.warns(UserWarning, match=message):
         model = ba.Model(**FIELDS | fields)
     model.replace(width=7, temperature=0.2)  # Any further warning is an error.
@@ -152,59 +121,38 @@ def test_usual_labels_get_none(scale):
     ba.Model(**FIELDS | {"labels": scale * Y}, test_path_inputs=XI, test_labels=Y)
 
 
-TWICE = np.concatenate([XI, XI])
-
-
-@pytest.mark.parametrize("temperature", [1e-15, 1e-300])
-def test_examples_that_contradict_each_other_at_no_temperature(temperature):
-    fields = FIELDS | {"path_inputs": TWICE, "labels": np.concatenate([Y, -Y])}
+def test_examples_that_contradict_each_other_are_refused_at_no_temperature():
+    twice, opposite, equal = np.concatenate([XI, XI]), np.concatenate([Y, -Y]), np.concatenate([Y, Y])
+    fields = FIELDS | {"path_inputs": twice, "labels": opposite}
     for make in (ba.Model(**fields).replace, partial(ba.Model, **fields)):
-        refused(partial(make, temperature=temperature), "labels of examples 0 and 6 must be equal", "temperature")
+        refused(partial(make, temperature=1e-15), "labels of examples 0 and 6 must be equal", "temperature")
+    for path_inputs, labels, temperature in ((twice, equal, 1e-15), (twice, opposite, 1e-6), (XI, Y, 1e-15)):
+        given = {"path_inputs": path_inputs, "labels": labels, "temperature": temperature}
+        assert ba.Model(**FIELDS | given).temperature == temperature
 
 
-@pytest.mark.parametrize(
-    ("path_inputs", "labels", "temperature"),
-    [(TWICE, np.concatenate([Y, Y]), 1e-15), (TWICE, np.concatenate([Y, -Y]), 1e-6), (XI, Y, 1e-15)],
-)
-def test_examples_that_do_not_are_served(path_inputs, labels, temperature):
-    fields = {"path_inputs": path_inputs, "labels": labels, "temperature": temperature}
-    assert ba.Model(**FIELDS | fields).temperature == temperature
+OPTIONS = [
+    ("nuts", {"max_tree_dept": 3}, "did you mean 'max_tree_depth'?"),
+    ("nuts", {"steps": 3}, "options of sampler 'nuts' must be some of adapt_mass_matrix, "),
+    ("nuts", {"init_strategy": print}, "options of sampler 'nuts' must be some of"),
+    ("nuts", {"max_tree_depth": 64}, "at most 30"),
+    ("nuts", {"max_tree_depth": [3, 4, 5]}, "a pair of depths"),
+    ("nuts", {"max_tree_depth": [5, 0]}, "options.max_tree_depth must be a whole number of at least 1, got 0"),
+    ("nuts", {"step_size": float("nan")}, "options.step_size must be a finite number above 0"),
+    ("nuts", {"target_accept_prob": 1.0}, "options.target_accept_prob must be below 1"),
+    ("nuts", {"adapt_step_size": "false"}, "options.adapt_step_size must be true or false, got 'false'"),
+    ("hmc", {"trajectory_length": float("inf")}, "options.trajectory_length must be a finite number"),
+    ("ula", {"steps": 2.5}, "options.steps must be a whole number"),
+    ("underdamped", {"length": 0}, "options.length must be a finite number above 0"),
+    ("underdamped", {"damping_length": -2}, "options.damping_length must be a finite number"),
+    ("tempered", {"replicas": 1}, "options.replicas must be a whole number of at least 2, got 1"),
+    ("mclmc", {"desired_energy_var": float("nan")}, "options.desired_energy_var must be a finite number"),
+    ("nuts", ["max_tree_depth"], "options must be a dictionary"),
+]
 
 
-OPTIONS = {
-    "misspelt": ("nuts", {"max_tree_dept": 3}, "did you mean 'max_tree_depth'?"),
-    "of another sampler": ("nuts", {"steps": 3}, "options of sampler 'nuts' must be some of adapt_mass_matrix, "),
-    "of NumPyro's inside": ("nuts", {"model": 3}, "options of sampler 'nuts' must be some of"),
-    "a function": ("nuts", {"init_strategy": print}, "options of sampler 'nuts' must be some of"),
-    "depth 0": ("nuts", {"max_tree_depth": 0}, "options.max_tree_depth must be a whole number of at least 1, got 0"),
-    "depth 64": ("nuts", {"max_tree_depth": 64}, "at most 30"),
-    "three depths": ("nuts", {"max_tree_depth": [3, 4, 5]}, "a pair of depths"),
-    "no depth": ("nuts", {"max_tree_depth": []}, "a pair of depths"),
-    "depths 5 and 0": ("nuts", {"max_tree_depth": [5, 0]}, "at least 1, got 0"),
-    "depth true": ("nuts", {"max_tree_depth": True}, "whole number"),
-    "a text for a depth": ("nuts", {"max_tree_depth": "deep"}, "whole number"),
-    "step size NaN": ("nuts", {"step_size": float("nan")}, "options.step_size must be a finite number above 0"),
-    "step size 0": ("mala", {"step_size": 0}, "options.step_size must be"),
-    "step size negative": ("hmc", {"step_size": -1.0}, "options.step_size must be"),
-    "probability NaN": ("nuts", {"target_accept_prob": float("nan")}, "options.target_accept_prob must be"),
-    "probability 1": ("nuts", {"target_accept_prob": 1.0}, "below 1"),
-    "length infinite": ("hmc", {"trajectory_length": float("inf")}, "options.trajectory_length must be"),
-    "length of underdamped": ("underdamped", {"length": 0}, "options.length must be"),
-    "steps 0": ("ula", {"steps": 0}, "options.steps must be a whole number"),
-    "steps 2.5": ("ula", {"steps": 2.5}, "options.steps must be a whole number"),
-    "a text for a truth": ("nuts", {"adapt_step_size": "false"}, "must be true or false, got 'false'"),
-    "0 for a truth": ("mala", {"adapt_mass_matrix": 0}, "must be true or false, got 0"),
-    "damping of underdamped": ("underdamped", {"damping_length": -2}, "options.damping_length must be a finite number"),
-    "one replica": ("tempered", {"replicas": 1}, "options.replicas must be a whole number of at least 2, got 1"),
-    "energy NaN": ("mclmc", {"desired_energy_var": float("nan")}, "options.desired_energy_var must be"),
-    "a number for a name": ("nuts", {3: 3}, "must be some of"),
-    "a list": ("nuts", ["max_tree_depth"], "options must be a dictionary"),
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_options_that_make_no_sense(name):
-    sampler, options, expected = OPTIONS[name]
+@pytest.mark.parametrize(("sampler", "options", "expected"), OPTIONS)
+def test_options_that_make_no_sense(sampler, options, expected):
     refused(lambda: Job(sampler=sampler, options=options), expected)
 
 
@@ -215,39 +163,32 @@ def test_each_sampler_tells_its_options(sampler):
     job(options={"step_size": 0.1, "adapt_mass_matrix": True})
 
 
-def test_lists_of_options_are_used():
+def test_a_pair_of_depths_is_for_warmup_and_after_it():
     job = Job(sampler="nuts", options={"max_tree_depth": [5, 8]})
     assert kernel(job.kernel, models.Collapsed, job.options)._max_tree_depth == (5, 8)
 
 
-JOBS = {
-    "a misspelt sampler": ({"sampler": "nutz"}, "did you mean 'nuts'?"),
-    "a misspelt parameterisation": ({"parameterisation": "colapsed"}, "did you mean 'collapsed'?"),
-    "a misspelt quantity": ({"keep": ["weight"]}, "did you mean 'weights'?"),
-    "a text for quantities": ({"keep": "weights"}, "keep must be a list"),
-    "a number for quantities": ({"keep": 3}, "keep must be a list"),
-    "no chains": ({"chains": 0}, "chains must be a whole number of at least 1"),
-    "2^60 chains": ({"chains": 2**60}, "chains must be a whole number of at most"),
-    "draws NaN": ({"draws": float("nan")}, "draws must be a whole number"),
-    "draws negative": ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),
-    "half a transition": ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
-    "no quantity": ({"keep": []}, "keep must be a list of some of order_parameter, latent, prediction"),
-    "2^63 transitions": ({"warmup": 2**63}, "warmup must be a whole number of at most"),
-    "thin 0": ({"thin": 0}, "thin must be a whole number"),
-    "thin that does not divide": ({"draws": 10, "thin": 3}, "thin must divide draws"),
-    "a misspelt setting": ({"cains": 3}, "setting of a job must be one of", "did you mean 'chains'?"),
-    "draws by NumPyro's name": ({"num_samples": 10}, "draws= must be given, as it is called here, got num_samples="),
-    "warm-up by NumPyro's name": ({"num_warmup": 10}, "warmup= must be given", "got num_warmup="),
-    "chains by NumPyro's name": ({"num_chains": 2}, "chains= must be given", "got num_chains="),
-    "warm-up by PyMC's name": ({"tune": 10}, "warmup= must be given", "got tune="),
-    "a misspelt method": ({"chain_method": "vectorized"}, "did you mean 'vectorised'?"),
-    "another model's parameterisation": ({"parameterisation": "latent"}, "parameterisation of a Model must be one of"),
-}
+JOBS = [
+    ({"sampler": "nutz"}, "did you mean 'nuts'?"),
+    ({"keep": ["weight"]}, "did you mean 'weights'?"),
+    ({"keep": "weights"}, "keep must be a list"),
+    ({"keep": []}, "keep must be a list of some of order_parameter, latent, prediction"),
+    ({"chains": 2**60}, "chains must be a whole number of at most"),
+    ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),
+    ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
+    ({"draws": 10, "thin": 3}, "thin must divide draws"),
+    ({"cains": 3}, "setting of a job must be one of", "did you mean 'chains'?"),
+    ({"num_samples": 10}, "draws= must be given, as it is called here, got num_samples="),
+    ({"tune": 10}, "warmup= must be given", "got tune="),
+    ({"chain_method": "vectorized"}, "did you mean 'vectorised'?"),
+    ({"parameterisation": "colapsed"}, "did you mean 'collapsed'?"),
+    ({"parameterisation": "latent"}, "parameterisation of a Model must be one of"),
+]
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_jobs_that_make_no_sense(model, name):
-    settings, *expected = JOBS[name]
+@pytest.mark.parametrize("job", JOBS, ids=str)
+def test_jobs_that_make_no_sense(model, job):
+    settings, *expected = job
     refused(lambda: ba.sample(model, **settings), *expected)
 
 
@@ -256,19 +197,11 @@ def test_draws_that_memory_cannot_hold(model):
         ba.sample(model, draws=10**12, parameterisation="path")
 
 
-def test_misspelt_names_of_models(model):
-    refused(lambda: models.collapsed.prepare(model, "lapalce"), "whitening must be one of", "did you mean 'laplace'?")
-    refused(lambda: model.replace(labls=3), "lists, got 'labls'; did you mean 'labels' or 'test_labels'?")
-
-
 @pytest.mark.parametrize("parameterisation", ["path", "token"])
-@pytest.mark.parametrize("width", [20_000, 10_000_000])
-def test_weights_that_memory_cannot_hold(model, parameterisation, width):
-    wide = model.replace(width=width)
+def test_weights_that_memory_cannot_hold(model, parameterisation):
     with pytest.raises(ValueError, match=r"must fit into memory, .* use parameterisation 'collapsed'"):
-        models.require_memory(wide, parameterisation, chains=10**3)
-    if width == 10_000_000:
-        refused(lambda: ba.sample(wide, parameterisation=parameterisation), "at N = 10000000")
+        models.require_memory(model.replace(width=20_000), parameterisation, chains=10**3)
+    refused(lambda: ba.sample(model.replace(width=10**7), parameterisation=parameterisation), "at N = 10000000")
 
 
 def test_the_bytes_that_a_model_needs_are_those_of_its_weights():
@@ -311,32 +244,18 @@ def test_attention_is_made_when_it_is_asked_for(monkeypatch):
     made, honest = [], fixed_attention.matrices
     monkeypatch.setattr(fixed_attention, "matrices", lambda *arguments: made.append(1) or honest(*arguments))
     model = tiny_model()
-    assert not made
-    model.replace(temperature=0.7, width=9)
-    models.Path.of(model)
+    models.Path.of(model.replace(temperature=0.7, width=9))
     assert not made
     [matrix] = model.tokens.matrices
     assert matrix.shape == (6, 1, 5, 5)
     assert len(made) == 1
-    assert names_of(model)["readout"] is None
-    assert names_of(model, tokens=True)["readout"] == "last"
-
-
-def test_a_dataset_that_stays_is_not_checked_again(model, monkeypatch):
-    changed = model.replace(labels=model.labels + 1)
-    np.testing.assert_array_equal(changed.labels, model.labels + 1)
-    assert changed.path_inputs is model.path_inputs
-    checked = []
-    monkeypatch.setattr(dataset, "finite_array", lambda name, *_, **__: checked.append(name))
-    model.replace(width=9, temperature=0.7)
-    assert checked == []
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
+        ({"labls": Y}, "lists, got 'labls'; did you mean 'labels' or 'test_labels'?"),
         ({"labels": Y[:3]}, "labels must have shape (6,)"),
-        ({"temperature": float("nan")}, "temperature must be"),
         ({"width": 0}, "widths[0] must be"),
         ({"architecture": ba.Architecture((3,), (5, 5), (1.0,) * 3)}, "path_inputs must have 3 paths"),
         ({"architecture": "wide"}, "architecture must be a bayesattn.Architecture"),
