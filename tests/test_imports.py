@@ -1,7 +1,13 @@
-"""The house: who imports which libraries, by the source alone (lint-imports sees the floors); extras not installed."""
+"""The house: who imports whom, and which libraries, by the source alone; extras that are not installed."""
 
+import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,14 +35,58 @@ HOMES = {
 """The only modules that import a library, with what stands below them."""
 
 
+def name_of(file):
+    return ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+
+
+FILES = {name_of(file): file for file in PACKAGE.rglob("*.py")}
+
+
+def imports(body):
+    """Modules that a file imports, in functions too."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        else:
+            yield from imports(ast.iter_child_nodes(node))
+
+
+@cache
+def imported_by(name):
+    return [*imports(ast.parse(FILES[name].read_text()).body)]
+
+
 def users_of(*libraries):
-    """Modules of the package that import a library, in functions too, but not for types alone."""
-    users = set()
-    for file in PACKAGE.rglob("*.py"):
-        source = re.sub(r"^if TYPE_CHECKING:\n(?: +.*\n)+", "", file.read_text(), flags=re.MULTILINE)
-        if re.search(rf"^ *(?:import|from) (?:{'|'.join(libraries)})\b", source, re.MULTILINE):
-            users.add(".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"))
-    return users
+    return {name for name in FILES for imported in imported_by(name) if imported.partition(".")[0] in libraries}
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        (None, "", ()),
+        ("kernels/pairs.py", "def late():\n    from bayesattn.jobs.runs import Run\n", ("Floors", "circles")),
+        ("checks/mixing.py", "if TYPE_CHECKING:\n    import bayesattn.checks.diagnostics\n", ("circles",)),
+    ],
+    ids=["as it is", "a late import from above", "an import for types that closes a circle"],
+)
+def test_floors_hold(file, line, broken, tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "bayesattn", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE.parent / "pyproject.toml", tmp_path)
+    if file is not None:
+        with (tmp_path / "bayesattn" / file).open("a") as stream:
+            stream.write(line)
+    linter = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    linted = subprocess.run(linter, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    found = re.findall(r"^(.*?)(?: \(.*\))? (KEPT|BROKEN)", linted.stdout, re.MULTILINE)
+    assert len(found) == 2, linted.stdout + linted.stderr
+    assert (linted.returncode == 0) == (not broken)
+    for name, state in found:
+        assert (state == "BROKEN") == any(word in name for word in broken), linted.stdout
 
 
 def test_the_package_does_without_the_reproductions():

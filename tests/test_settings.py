@@ -53,21 +53,28 @@ def model():
 
 
 def results(model):
-    """What some public functions say of a model: of fresh kernels, in this order."""
+    """What public functions say of a model: of fresh kernels, in this order."""
     model = model.replace(path_inputs=np.array(model.path_inputs), test_path_inputs=np.array(model.test_path_inputs))
-    inputs = np.random.default_rng(0).normal(size=(4, 3, 2))
+    arch, inputs = model.architecture, np.random.default_rng(0).normal(size=(4, 3, 2))
     keys = inputs / np.linalg.norm(inputs, axis=-1, keepdims=True)
     draws = ba.sample(model, **LIGHT)
     saddle = ba.theory.solve(model)
-    u, xi = saddle.order_parameter, model.path_inputs
+    u = saddle.order_parameter
+    kernel = ba.theory.kernel(u, model.path_inputs, model.path_inputs, arch)
     return {
         "path_inputs": ba.attention.path_inputs(inputs, [inputs[:2, :2]]),
+        "matrices": ba.attention.matrices(inputs, [inputs[:2, :2]]),
         "sample": {name: node.to_dataset() for name, node in draws.children.items()},
         "weights": ba.weights(ba.from_vectors(inputs[:1, :2], model), model=model, seed=0),
         "predict": ba.predict(draws, model.test_path_inputs, keep_draws=True, model=model),
         "with_groups": ba.with_groups(draws, prior_draws=5)["prior"].to_dataset(),
         "solve": tuple(saddle),
-        "kernel": ba.theory.kernel(u, xi, xi, model.architecture),
+        "action": ba.theory.action(saddle.order_parameters, model),
+        "theory.predict": ba.theory.predict(u, model),
+        "kernel": kernel,
+        "alignment": ba.theory.alignment(kernel, model.labels),
+        "kernel_target_alignment": ba.theory.kernel_target_alignment(kernel, model.labels),
+        "gp_order_parameter": ba.theory.gp_order_parameter(arch),
         "gp_evidence": ba.theory.gp_evidence(model),
         "evidence": ba.theory.evidence(model, particles=8),
         "finite_width": tuple(ba.theory.finite_width(model)),
@@ -76,7 +83,14 @@ def results(model):
         "gp_mean": theory_predictions.gp_mean(model),
         "diagnose": ba.diagnose(draws).to_dict(),
         "cme_attention": exchangeable.cme_attention(keys[0], keys[1], inputs[1], ridge=1e-6, kernel="gaussian"),
+        "softmax_attention": exchangeable.softmax_attention(keys[0], keys[1], inputs[1], bandwidth=0.1),
+        "cme_covariance": exchangeable.cme_covariance(keys[0], keys[1], noise=0.1, prior=1.0, kernel="linear"),
         "latent_posterior": exchangeable.latent_posterior(keys[0], inputs[0], noise=1e-4, prior=1.0),
+        "query_posterior": exchangeable.query_posterior(keys[0], inputs[0], keys[1], noise=1e-4, prior=1.0),
+        "gram": exchangeable.gram("exponential", keys[0], keys[1], 0.1),
+        "log_evidence": exchangeable.log_evidence(
+            exchangeable.gram("linear", keys[0], keys[0]), inputs[0], noise=1e-3, prior=1.0
+        ),
     }
 
 
