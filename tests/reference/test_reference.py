@@ -161,10 +161,8 @@ def test_points_and_repeated_chains_cannot_tell(draws, two_heads):
     point = changed(first(draws, 100), lambda values: values * 0 + values[0, 0])
     assert "quantities never vary: these are points, not draws" in ba.grade(point, "two_heads").statement()
     vectors = np.random.default_rng(0).normal(size=(4, 200, two_heads.log_density("collapsed").size))
-    within, between = (
-        ba.grade(ba.from_vectors(repeated, two_heads), "two_heads").statement()
-        for repeated in (np.tile(vectors[:, :50], (1, 4, 1)), np.repeat(vectors[:1], 4, axis=0))
-    )
+    repeated = (np.tile(vectors[:, :50], (1, 4, 1)), np.repeat(vectors[:1], 4, axis=0))
+    within, between = (ba.grade(ba.from_vectors(each, two_heads), "two_heads").statement() for each in repeated)
     assert "several chains" not in within
     assert between.startswith("cannot tell: the same draws occur in several chains")
 
@@ -187,12 +185,9 @@ def test_gradients_of_thinned_draws_are_those_of_all(draws, two_heads):
     assert tenth == pytest.approx(ba.grade(first(draws, 400), "two_heads").gradients, rel=0.2)
     half = draws.isel(draw=slice(1, None, 2))
     assert ba.grade(half, "two_heads").gradients == 2 * int(half["sample_stats"]["n_steps"].sum())
-    numbers = np.arange(40)  # As of draws that were put together along draw.
-    for uneven in (
-        thinned.map_over_datasets(lambda node: node.assign_coords(draw=numbers) if "draw" in node.dims else node),
-        thinned.isel(draw=np.delete(numbers, 7)),
-        thinned.isel(draw=numbers[::-1]),
-    ):
+    numbers = np.arange(40)
+    joined = thinned.map_over_datasets(lambda node: node.assign_coords(draw=numbers) if "draw" in node.dims else node)
+    for uneven in (joined, thinned.isel(draw=np.delete(numbers, 7)), thinned.isel(draw=numbers[::-1])):
         assert ba.grade(uneven, "two_heads").gradients is None
 
 
@@ -239,15 +234,10 @@ def test_what_looks_as_if_chains_moved_together():
 
 def test_chains_that_never_move_are_said_to(draws):
     """As those of a log density that is NaN; f, which is drawn anew given U, still varies."""
-    tree = draws.copy(deep=True)
-    tree["posterior"]["order_parameter"] = (
-        0 * draws["posterior"]["order_parameter"] + draws["posterior"]["order_parameter"][:, 0]
-    )
-    found = ba.grade(tree, "two_heads")
-    assert (
-        found.statement()
-        == "cannot tell: no chain ever moves: is the log density finite, and the step size small enough?"
-    )
+    tree, u = draws.copy(deep=True), draws["posterior"]["order_parameter"]
+    tree["posterior"]["order_parameter"] = 0 * u + u[:, 0]
+    said = ba.grade(tree, "two_heads").statement()
+    assert said == "cannot tell: no chain ever moves: is the log density finite, and the step size small enough?"
 
 
 def test_right_draws_that_miss_a_long_tail_are_not_called_biased():
@@ -279,17 +269,17 @@ def test_bad_draws_are_named(draws):
     without["posterior"] = without["posterior"].to_dataset().drop_vars("prediction")
     turned["constant_data"] = turned["constant_data"].to_dataset().isel(test_example=slice(None, None, -1))
     broken["posterior"]["prediction"][0, 0, 0] = np.nan
-    for message, arguments, settings in (
-        ("name of a reference posterior must be one of .*, got 'two_hands'", (draws, "two_hands"), {}),
-        ("draws must be of reference posterior 'one_head', which has", (draws, "one_head"), {}),
-        ("draws must hold order_parameter and prediction to be graded, got", (without, "two_heads"), {}),
-        (r"draws must be finite, got posterior\['prediction'\]", (broken, "two_heads"), {}),
-        ("draws must be on the test examples of the reference posterior", (turned, "two_heads"), {}),
-        ("margin must be a finite number above 0, got 0", (draws, "two_heads"), {"margin": 0}),
-        ("level must be a probability below 1, got 2", (draws, "two_heads"), {"level": 2}),
+    for tree, settings, message in (
+        (draws, {"name": "two_hands"}, "name of a reference posterior must be one of .*, got 'two_hands'"),
+        (draws, {"name": "one_head"}, "draws must be of reference posterior 'one_head', which has"),
+        (without, {}, "draws must hold order_parameter and prediction to be graded, got"),
+        (broken, {}, r"draws must be finite, got posterior\['prediction'\]"),
+        (turned, {}, "draws must be on the test examples of the reference posterior"),
+        (draws, {"margin": 0}, "margin must be a finite number above 0, got 0"),
+        (draws, {"level": 2}, "level must be a probability below 1, got 2"),
     ):
         with pytest.raises(ValueError, match=message):
-            ba.grade(*arguments, **settings)
+            ba.grade(tree, **{"name": "two_heads"} | settings)
     with pytest.raises(ValueError, match=r"grades must be results of bayesattn\.grade"):
         grade_figure(draws)
 
@@ -321,9 +311,8 @@ def test_weighted_prior_draws_have_the_moments_of_quadrature(seeds, batches):
     reference = ba.reference.load("one_head")
     mean, outputs, _ = exact_scalar_posterior(reference.model)
     truth, z = reference.truth.combined, []
-    exact = dataclasses.replace(
-        truth, mean=np.array([mean, outputs[0], *truth.mean[2:]]), mean_error=0 * truth.mean_error
-    )
+    exact_means = np.array([mean, outputs[0], *truth.mean[2:]])
+    exact = dataclasses.replace(truth, mean=exact_means, mean_error=0 * truth.mean_error)
     for seed in range(seeds):
         found, size = make.by_prior_draws(reference.model, reference.truth, seed=seed, draws=batches * make.BATCH)
         assert size > 1000
