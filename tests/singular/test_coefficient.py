@@ -238,21 +238,10 @@ def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
         ba.learning_coefficient(model, losses=losses, noise=-1)
 
 
-@pytest.mark.parametrize("swap", ["transposed", "many short chains"])
-def test_chains_that_are_draws_are_warned_of(rank_one, swap):
+def test_chains_that_are_draws_are_warned_of(rank_one):
     model, _, losses = rank_one
-    swapped = losses.T if swap == "transposed" else losses.reshape(-1, 4)[:100]
-    message = rf"losses must have shape \(chain, draw, ..\), got {len(swapped)} chains of 4"
-    with pytest.warns(UserWarning, match=message):
-        ba.learning_coefficient(model, losses=swapped)
-
-
-def test_best_fit_of_narrow_layers_is_that_of_reduced_rank_regression(rank_one):
-    """One head of width 1 with an orthonormal design: what the first singular value of the regression leaves."""
-    model, least, _ = rank_one
-    assert best_fit_of(model) == (pytest.approx(least, rel=1e-9), "found")
-    wide = best_fit_of(network((1,), (2, 3), 4, outputs=2, labels=model.labels))
-    assert wide == (0.0, "not needed")
+    with pytest.warns(UserWarning, match=r"losses must have shape \(chain, draw, ..\), got 2000 chains of 4"):
+        ba.learning_coefficient(model, losses=losses.T)
 
 
 def test_singular_fluctuation_of_a_wide_network_is_that_of_its_gaussian_process():
@@ -306,16 +295,13 @@ def test_command_goes_on(command, tmp_path):
 
 MODEL = network((1,), (2, 2), 2)
 LINE = MODEL.replace(path_inputs=np.ones((6, 1, 2)), labels=np.tile([-1.0, 1.0], 3))
-DIFFERENT = "temperatures must be different numbers above 0, at least one, got "
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"temperatures": [0.1, -1]}, "temperatures must be a finite number above 0, got -1"),
-        ({"temperatures": []}, DIFFERENT + "[]"),
-        ({"temperatures": [0.1, 0.1]}, DIFFERENT + "[0.1, 0.1]"),
-        ({"temperatures": "cold"}, "temperatures must be"),
+        ({"temperatures": [0.1, 0.1]}, "temperatures must be different numbers above 0, at least one, got [0.1, 0.1]"),
         ({"best_fit": -1}, "best_fit must be at least 0, what no linear function of the path inputs explains, got -1"),
         ({"noise": 0.1}, "noise must be that of losses, which are not given, got 0.1"),
         ({"losses": np.ones(5), "temperatures": [1.0, 0.1]}, "temperatures must be one, that of the losses, got [1.0"),
@@ -323,10 +309,8 @@ DIFFERENT = "temperatures must be different numbers above 0, at least one, got "
         ({"model": MODEL.replace(path_inputs=np.zeros((2, 1, 2)))}, "inputs must not all be 0"),
         ({"model": MODEL.replace(likelihood=ba.StudentT(1.0, 5.0))}, "Gaussian"),
         ({"model": LINE, "losses": np.linspace(1, 2, 50)}, "losses must have a mean of at least 6, the least sum"),
-        ({"losses": [1.0]}, "losses must be"),
-        ({"losses": [[1.0, -1.0, 2.0, 3.0]]}, "losses must be"),
+        ({"losses": [[1.0, -1.0, 2.0, 3.0]]}, "losses must be sums of squares of shape (draw,) or (chain, draw)"),
         ({"losses": [1.0, np.nan, 2.0, 3.0]}, "losses must be"),
-        ({"losses": np.ones((2, 3, 4))}, "losses must be"),
     ],
 )
 def test_bad_input(change, text):
