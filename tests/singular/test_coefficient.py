@@ -185,8 +185,8 @@ def test_any_number_of_examples():
     second = ba.learning_coefficient(gathered, 0.1, **SHORT)
     np.testing.assert_allclose(first.value[-1:], second.value, rtol=1e-6)
     residual = np.sum((labels - inputs[:, 0] @ np.linalg.lstsq(inputs[:, 0], labels)[0]) ** 2)
-    assert first.best_fit.square == pytest.approx(residual)
-    assert first.best_fit.how == "not needed"
+    for found in (first, second):
+        assert found.best_fit == (pytest.approx(residual), "not needed")
     assert first.singular_fluctuation is not None
     assert second.singular_fluctuation is None
     values_agree(first, finds=0.15)
@@ -242,6 +242,14 @@ def test_chains_that_are_draws_are_warned_of(rank_one):
     model, _, losses = rank_one
     with pytest.warns(UserWarning, match=r"losses must have shape \(chain, draw, ..\), got 2000 chains of 4"):
         ba.learning_coefficient(model, losses=losses.T)
+
+
+def test_best_fit_of_narrow_layers_is_that_of_reduced_rank_regression(rank_one):
+    """One head of width 1 with an orthonormal design: what the first singular value of the regression leaves."""
+    model, least, _ = rank_one
+    assert best_fit_of(model) == (pytest.approx(least, rel=1e-9), "found")
+    wide = best_fit_of(network((1,), (2, 3), 4, outputs=2, labels=model.labels))
+    assert wide == (0.0, "not needed")
 
 
 def test_singular_fluctuation_of_a_wide_network_is_that_of_its_gaussian_process():
