@@ -22,7 +22,7 @@ from bayesattn.theory.importance import Evidence
 from bayesattn.theory.mode import FlatMode, find_mode
 from tests.conftest import model_of
 from tests.heads.networks import drawn, two_layers
-from tests.posteriors import by_prior_draws, evidence_of, two_modes
+from tests.posteriors import by_prior_draws, evidence_of, two_modes, weighed_mean
 from tests.statistics import agree, likely, near
 
 MAILS = Path(__file__).parents[2] / "notebooks" / "mails.npz"
@@ -81,8 +81,7 @@ def test_evidence_lost_is_that_of_sequential_monte_carlo(width, skips, outputs):
     particles = {"islands": 32, "particles": 512}
     whole = anneal(model, **particles)
     for number, (layer, head) in enumerate(found.names):
-        place = [name for of_layer, name in found.names if of_layer == layer].index(head)
-        rest = anneal(without_head(model, layer, place), **particles, seed=1)
+        rest = anneal(without_head(model, layer, int(head) - 1), **particles, seed=1)
         error = np.linalg.norm([whole.error, rest.error, found.evidence_error[number]])
         degrees = len(whole.islands) + len(rest.islands) - 2
         near(found.evidence[number], whole.log_evidence - rest.log_evidence, error, degrees, finds=1)
@@ -97,11 +96,8 @@ def test_scores_and_evidence_lost_of_a_sentence_encoders_heads_by_two_routes():
     mails = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.1)
     job = {"warmup": 200, "draws": 400, "progress": False}
     chains = ba.sample(mails, **job)
-    scores = [
-        xr.DataArray(ba.heads(each).drawn, dims=("chain", "draw", "head"))
-        for each in (chains, ba.sample(mails, "adjusted_mclmc", seed=5, **job))
-    ]
-    agree(*scores)
+    both = [ba.heads(each).drawn for each in (chains, ba.sample(mails, "adjusted_mclmc", seed=5, **job))]
+    agree(*(xr.DataArray(scores, dims=("chain", "draw", "head")) for scores in both))
     of = {str(head): [(1, str(head + 1))] for head in (1, 3, 4)}
     found = ba.head_losses(chains, of=of, chains=2, warmup=100, length=400)
     wholes = [ba.theory.evidence(mails, seed=seed) for seed in range(2)]
@@ -173,9 +169,8 @@ def test_a_network_whose_modes_form_a_ring_is_sampled_as_without_the_head():
     ring = ba.sample(blind, draws=1000, **JOB)["posterior"]["order_parameter"]
     logs = np.log(np.diagonal(ring, axis1=2, axis2=3)[..., ~nothing] * 2 / 3)
     order_parameters, log_likelihoods = by_prior_draws(without_head(model, 2, 0), 200_000)
-    weights, exact = special.softmax(log_likelihoods), np.log(np.diagonal(order_parameters, axis1=1, axis2=2))
-    mean = weights @ exact
-    agree(xr.DataArray(logs, dims=("chain", "draw", "path")), mean, np.sqrt(weights**2 @ (exact - mean) ** 2))
+    exact = weighed_mean(log_likelihoods, np.log(np.diagonal(order_parameters, axis1=1, axis2=2)), least=100)
+    agree(xr.DataArray(logs, dims=("chain", "draw", "path")), *exact)
 
 
 def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):

@@ -88,10 +88,7 @@ def test_bad_input():
         (lambda: deep_linear_law((3, 0)), "sizes must be a whole number of at least 1, got 0"),
         (lambda: deep_linear_law((3, 2), 3), "rank must be a whole number of at most 2, got 3"),
         (lambda: attention_law(architecture((1,), (2, 2)), 0), "features must be a whole number"),
-        (
-            lambda: attention_law(architecture((1,), (2, 2), skips=(1.0,)), 3),
-            "arch must have no skips, for which no law",
-        ),
+        (lambda: attention_law(architecture((1,), (2, 2), 1, (1.0,)), 3), "arch must have no skips, for which no law"),
     ):
         with pytest.raises(ValueError, match=re.escape(text)):
             call()

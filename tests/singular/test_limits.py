@@ -15,8 +15,6 @@ from tests.statistics import likely, near
 ALL = DEEP_LINEAR + WITH_HEADS
 TEMPERATURES = 10.0 ** -np.arange(1, 8)
 """Below these, NUTS takes 12 to 300 effective draws of 8,000 in networks of several outputs."""
-
-
 OF_CURVES = 10.0 ** -np.arange(1, 10)
 
 
