@@ -7,20 +7,11 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.errors import BayesattnError
-from bayesattn.jobs.plots import heads_figure
 from bayesattn.questions.heads import predicted_losses
 
 FEW = ("--chains", "2", "--warmup", "60", "--draws", "60")
-MODEL = """temperature = 0.3
-[architecture]
-heads = [2, 1]
-width = 4
-[task]
-name = "arrays"
-file = "mine.npz"
-head_names = [["previous", "random"], ["uniform"]]
-"""
+ARCHITECTURE = "temperature = 0.3\n[architecture]\nheads = [2, 1]\nwidth = 4\n"
+TASK = '[task]\nname = "arrays"\nfile = "mine.npz"\nhead_names = [["previous", "random"], ["uniform"]]\n'
 
 
 @pytest.fixture
@@ -30,7 +21,7 @@ def model_file(command, tmp_path):
     (inputs, tests), (labels, test_labels) = rng.normal(size=(2, 20, 2, 3)), rng.choice([-1.0, 1.0], (2, 20))
     np.savez("mine.npz", path_inputs=inputs, labels=labels, test_path_inputs=tests, test_labels=test_labels)
     file = tmp_path / "mine.toml"
-    file.write_text(MODEL)
+    file.write_text(ARCHITECTURE + TASK)
     return file
 
 
@@ -49,12 +40,10 @@ def heads(command):
 def test_table_json_figure_and_exact_losses_of_a_run_that_is_resumed(heads, model_file, tmp_path):
     out = heads(model_file, *FEW, "--least", 2, "--remove", "--figure", "heads.png")
     assert re.search(r"^1: previous +[\d.]+ ± [\d.]+ +[\d.]+ to [\d.]+ +[\d.]+ +[\d.]+ *$", out, re.MULTILINE)
-    lost = "can go before more than 2 points of accuracy are lost"
-    for text in ("P(2 least)", "Lost without each head", "Strongest 2 of 2 paths", lost):
+    run, lost = "out/heads-mine", "can go before more than 2 points of accuracy are lost"
+    for text in ("P(2 least)", "Lost without each head", "Strongest 2 of 2 paths", lost, f"run in {run}"):
         assert text in out
     assert (tmp_path / "heads.png").stat().st_size > 10_000
-    run = "out/heads-mine"
-    assert f"run in {run}" in out
     # The run is there, so nothing is drawn again; and the folder of a run serves in place of a model.
     before = ba.runs.Run(run).draws()
     content = json.loads(heads(model_file, *FEW, "--json"))
@@ -64,7 +53,7 @@ def test_table_json_figure_and_exact_losses_of_a_run_that_is_resumed(heads, mode
     assert [row["evidence"] for row in content["losses"]] == pytest.approx(losses.evidence)
     assert content["heads"][0]["name"] == [1, "previous"]
     assert json.loads(heads(run, "--json"))["heads"] == content["heads"]
-    for option, value in (("--width", 7), ("--draws", 60), ("--chains", 3), ("--warmup", 60), ("--sampler", "nuts")):
+    for option, value in (("--width", 7), ("--draws", 60), ("--sampler", "nuts")):
         assert f"{option} is only for models" in heads(run, option, value, fails=True)
     out = heads(run, "--exact")
     assert "sampled without it" in out
@@ -84,8 +73,3 @@ def test_other_likelihoods_have_scores_alone(heads, zoo):
     assert "Lost without" not in heads(run)
     message = "--exact and --remove need a network with fixed attention, Gaussian labels and known numbers"
     assert message in heads(run, "--exact", fails=True)
-
-
-def test_a_figure_takes_heads_alone():
-    with pytest.raises(BayesattnError, match="heads must be a"):
-        heads_figure("heads")

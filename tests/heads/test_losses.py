@@ -1,10 +1,9 @@
 """What is lost without heads: against prior draws, the limit of infinite width, and removal by trying all."""
 
-import dataclasses
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -22,8 +21,8 @@ from bayesattn.samplers.smc import anneal
 from bayesattn.theory.importance import Evidence
 from bayesattn.theory.mode import FlatMode, find_mode
 from tests.conftest import model_of
-from tests.heads.networks import NETWORKS, drawn
-from tests.posteriors import by_prior_draws, evidence_of, two_modes
+from tests.heads.networks import drawn, two_layers
+from tests.posteriors import by_prior_draws, evidence_of, two_modes, weighed_mean
 from tests.statistics import agree, likely, near
 
 MAILS = Path(__file__).parents[2] / "notebooks" / "mails.npz"
@@ -74,16 +73,15 @@ def test_evidence_lost_is_that_of_prior_draws(exact, draws):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["two layers", "skips", "width 1, skips, two outputs"])
-def test_evidence_lost_is_that_of_sequential_monte_carlo(name):
+@pytest.mark.parametrize(("width", "skips", "outputs"), [(5, (), 1), (4, (0.8, 0.5), 1), (1, (0.8, 0.5), 2)])
+def test_evidence_lost_is_that_of_sequential_monte_carlo(width, skips, outputs):
     """Log evidences of the whole network and of a smaller one, each by particles that move from its prior."""
-    model = NETWORKS[name]()
+    model = two_layers(width, skips, outputs)
     found = ba.head_losses(ba.sample(model, warmup=400, draws=1000, progress=False), length=400)
     particles = {"islands": 32, "particles": 512}
     whole = anneal(model, **particles)
     for number, (layer, head) in enumerate(found.names):
-        place = [name for of_layer, name in found.names if of_layer == layer].index(head)
-        rest = anneal(without_head(model, layer, place), **particles, seed=1)
+        rest = anneal(without_head(model, layer, int(head) - 1), **particles, seed=1)
         error = np.linalg.norm([whole.error, rest.error, found.evidence_error[number]])
         degrees = len(whole.islands) + len(rest.islands) - 2
         near(found.evidence[number], whole.log_evidence - rest.log_evidence, error, degrees, finds=1)
@@ -98,11 +96,8 @@ def test_scores_and_evidence_lost_of_a_sentence_encoders_heads_by_two_routes():
     mails = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.1)
     job = {"warmup": 200, "draws": 400, "progress": False}
     chains = ba.sample(mails, **job)
-    scores = [
-        xr.DataArray(ba.heads(each).drawn, dims=("chain", "draw", "head"))
-        for each in (chains, ba.sample(mails, "adjusted_mclmc", seed=5, **job))
-    ]
-    agree(*scores)
+    both = [ba.heads(each).drawn for each in (chains, ba.sample(mails, "adjusted_mclmc", seed=5, **job))]
+    agree(*(xr.DataArray(scores, dims=("chain", "draw", "head")) for scores in both))
     of = {str(head): [(1, str(head + 1))] for head in (1, 3, 4)}
     found = ba.head_losses(chains, of=of, chains=2, warmup=100, length=400)
     wholes = [ba.theory.evidence(mails, seed=seed) for seed in range(2)]
@@ -141,17 +136,9 @@ def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model
     assert heads.losses.log_score[0] == pytest.approx(before[1] - after[1], abs=0.03)
 
 
-def test_a_network_whose_path_inputs_are_zero_is_one_without_the_head(model):
-    """Density at any U, whose other rows are then free, and saddle point."""
+def test_a_network_whose_path_inputs_are_zero_has_the_saddle_point_of_one_without_the_head(model):
+    """f carries 1 / sqrt(H): U of two heads is two thirds of its block of three. The head's own row is free."""
     rest, zeroed = without_head(model, 1, 1), without_paths(model, np.array([False, True, False]))
-    factor = np.random.default_rng(1).normal(size=(3, 3))
-    order_parameter = jnp.asarray(factor @ factor.T)
-    found = zeroed.gaussian_process.log_density_of(order_parameter)
-    masked = order_parameter * jnp.array([[1.0, 0, 1], [0, 0, 0], [1, 0, 1]])
-    assert float(found) == pytest.approx(float(model.gaussian_process.log_density_of(masked)), rel=1e-12)
-    # f carries 1 / sqrt(H): U of two heads is two thirds of its block of three.
-    kept = order_parameter[np.ix_([0, 2], [0, 2])] * 2 / 3
-    assert float(found) == pytest.approx(float(rest.gaussian_process.log_density_of(kept)), rel=1e-12)
     solved, other = ba.theory.solve(zeroed), ba.theory.solve(rest)
     np.testing.assert_allclose(solved.order_parameter[::2, ::2], other.order_parameter * 1.5, atol=1e-9)
     assert float(solved.order_parameter[1, 1]) == pytest.approx(float(other.scalar_order_parameter), rel=1e-9)
@@ -182,9 +169,8 @@ def test_a_network_whose_modes_form_a_ring_is_sampled_as_without_the_head():
     ring = ba.sample(blind, draws=1000, **JOB)["posterior"]["order_parameter"]
     logs = np.log(np.diagonal(ring, axis1=2, axis2=3)[..., ~nothing] * 2 / 3)
     order_parameters, log_likelihoods = by_prior_draws(without_head(model, 2, 0), 200_000)
-    weights, exact = special.softmax(log_likelihoods), np.log(np.diagonal(order_parameters, axis1=1, axis2=2))
-    mean = weights @ exact
-    agree(xr.DataArray(logs, dims=("chain", "draw", "path")), mean, np.sqrt(weights**2 @ (exact - mean) ** 2))
+    exact = weighed_mean(log_likelihoods, np.log(np.diagonal(order_parameters, axis1=1, axis2=2)), least=100)
+    agree(xr.DataArray(logs, dims=("chain", "draw", "path")), *exact)
 
 
 def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):
@@ -193,13 +179,6 @@ def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):
     rests = np.array([ba.theory.gp_evidence(without_head(wide, 1, head)) for head in range(3)])
     assert found.evidence == pytest.approx(ba.theory.gp_evidence(wide) - rests, abs=1e-5)
     assert np.isnan(found.evidence_error).all()
-
-
-def useless_heads(seed):
-    """Labels that no head explains: the evidence rises when heads go."""
-    rng = np.random.default_rng(seed)
-    inputs = 0.7 * rng.normal(size=(10, 1, 3)) + 0.7 * rng.normal(size=(10, 4, 3))
-    return model_of(inputs, 0.5 * np.sign(rng.normal(size=10)), ba.Architecture((4,), (4, 4), (1.0,) * 3), TEMPERATURE)
 
 
 def by_trying_all(model):
@@ -215,11 +194,14 @@ def by_trying_all(model):
     return order, np.array(evidences)
 
 
-def test_useless_heads_are_removed_in_the_order_that_trying_all_gives():
-    for seed in range(4):
-        model = useless_heads(seed)
-        found = ba.remove_heads(model)
-        assert found.names == by_trying_all(model)[0], seed
+@pytest.mark.parametrize("seed", range(4))
+def test_useless_heads_are_removed_in_the_order_that_trying_all_gives(seed):
+    """Labels that no head explains: the evidence rises when heads go."""
+    rng, arch = np.random.default_rng(seed), ba.Architecture((4,), (4, 4), (1.0,) * 3)
+    inputs = 0.7 * rng.normal(size=(10, 1, 3)) + 0.7 * rng.normal(size=(10, 4, 3))
+    useless = model_of(inputs, 0.5 * np.sign(rng.normal(size=10)), arch, TEMPERATURE)
+    found = ba.remove_heads(useless)
+    assert found.names == by_trying_all(useless)[0]
     with pytest.raises(BayesattnError, match="dispensable needs test labels"):
         found.dispensable  # noqa: B018
 
@@ -243,56 +225,40 @@ def test_layers_are_groups_and_compressed_data_serve(model):
     assert ours.accuracy == pytest.approx(theirs.accuracy)
 
 
-def test_a_bridge_between_normal_densities():
-    """log of the ratio of their constants, log 2 plus a shift, and errors that are the scatter of 60 seeds."""
-
-    def log_density(x, mean, sd):
-        return -(((x - mean) / sd) ** 2) / 2
+def test_bridges_find_the_ratio_of_constants_with_errors_that_are_the_scatter_of_seeds():
+    """Five between normal densities, each narrower; every other has fewer draws. Draws between two bridges enter both."""
+    deviations, counts, seeds = np.geomspace(1, 0.15, 6), (300, 100) * 3, 250
 
     def found(seed):
         rng = np.random.default_rng(seed)
-        first, second = rng.normal(0, 1, size=(4, 300)), rng.normal(1.5, 2, size=(4, 100))
-        forward = log_density(first, 1.5, 2) - log_density(first, 0, 1) + 3
-        step = bridge(forward, log_density(second, 0, 1) - log_density(second, 1.5, 2) - 3)
-        return step.log_ratio, step.error
+        drawn = [rng.normal(0, sd, size=(4, count)) for sd, count in zip(deviations, counts, strict=True)]
 
-    log_ratios, errors = np.array([found(seed) for seed in range(60)]).T
-    near(log_ratios.mean(), np.log(2) + 3, np.linalg.norm(errors) / len(errors), finds=0.06)
-    law, total = stats.chi2(len(errors)), np.sum(((log_ratios - np.log(2) - 3) / errors) ** 2)
+        def difference(to, at):
+            return drawn[at] ** 2 / 2 * (deviations[at] ** -2 - deviations[to] ** -2)
+
+        return chained([bridge(difference(at + 1, at), difference(at, at + 1)) for at in range(5)])
+
+    log_ratios, errors = np.array([found(seed) for seed in range(seeds)]).T
+    near(log_ratios.mean(), np.log(0.15), np.linalg.norm(errors) / seeds, finds=0.06)
+    law, total = stats.chi2(seeds), np.sum(((log_ratios - np.log(0.15)) / errors) ** 2)
     likely([law.cdf(total), law.sf(total)])
+
+
+def losses_of(evidence, error=0.1, r_hat=1.0):
+    """Of heads of one layer."""
+    names, zero = [(1, str(head)) for head in range(1, len(evidence) + 1)], np.zeros(len(evidence))
+    others = dict.fromkeys(("accuracy", "accuracy_error", "log_score", "log_score_error"), zero)
+    levels = ["layer", "head"]
+    return Losses(names, np.array(evidence), zero + error, rhat=zero + r_hat, levels=levels, **others)
 
 
 def test_chains_that_cannot_be_compared_are_not_said_to_have_mixed():
     assert rhat(np.ones((2, 10))) == 1
     assert np.isnan(rhat(np.random.default_rng(0).normal(size=(1, 10))))
-    one = np.ones(1)
-    said = dict.fromkeys(
-        ("evidence", "evidence_error", "accuracy", "accuracy_error", "log_score", "log_score_error"), one
-    )
-    of_one_chain = Losses(names=[(1, "1")], levels=["layer", "head"], rhat=np.nan * one, **said)
-    assert "not defined, one chain alone cannot show that it has mixed" in " ".join(repr(of_one_chain).split())
-    for others in ({"rhat": one}, {"evidence_error": np.nan * one}):
-        assert "not defined" not in repr(dataclasses.replace(of_one_chain, **others))
-
-
-def test_draws_between_two_bridges_enter_both():
-    """Five steps of a normal density that gets narrower: with each step's error alone, errors would be too small."""
-    deviations = np.geomspace(1, 0.15, 6)
-
-    def found(seed):
-        drawn = np.random.default_rng(seed).normal(size=(4, 150, 6)) * deviations
-        energy = drawn[..., None] ** 2 / (2 * deviations**2)  # (chain, draw, of draws, of density)
-        steps = [
-            bridge(
-                energy[:, :, at, at] - energy[:, :, at, at + 1], energy[:, :, at + 1, at + 1] - energy[:, :, at + 1, at]
-            )
-            for at in range(5)
-        ]
-        return chained(steps)
-
-    log_ratios, errors = np.array([found(seed) for seed in range(100)]).T
-    law, total = stats.chi2(len(errors)), np.sum(((log_ratios - np.log(0.15)) / errors) ** 2)
-    likely([law.cdf(total), law.sf(total)])
+    said = " ".join(repr(losses_of([1.0], r_hat=np.nan)).split())
+    assert "not defined, one chain alone cannot show that it has mixed" in said
+    for known in (losses_of([1.0]), losses_of([1.0], np.nan, np.nan)):
+        assert "not defined" not in repr(known)
 
 
 def test_accuracy_lost_has_an_error_where_no_example_differs(model):
@@ -302,36 +268,30 @@ def test_accuracy_lost_has_an_error_where_no_example_differs(model):
     assert np.isnan(none["accuracy_error"])
 
 
-def test_labels_that_are_no_classes_have_no_accuracy(model):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = predicted_losses(model.replace(test_labels=np.abs(model.test_labels) + 0.5))
-    assert np.isnan(found.accuracy).all()
-    assert np.isfinite(found.log_score).all()
-
-
-def test_real_labels_of_several_outputs_have_no_accuracy():
-    """Labels of classes have one high value in each row."""
+def test_only_labels_of_classes_have_an_accuracy(model):
+    """Of several outputs, these have one high value in each row."""
     rng = np.random.default_rng(3)
     inputs, arch = rng.normal(size=(20, 2, 3)), ba.Architecture((2,), (5, 5), (1.0,) * 3, outputs=2)
     values = inputs[:, 0, :2]
     classes = np.where(values == values.max(1, keepdims=True), 1.0, -1.0)
-    for labels, known in ((values, False), (classes, True)):
-        assert np.isfinite(predicted_losses(halves(inputs, labels, 10, arch)).accuracy).all() == known
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        of_one_output = model.replace(test_labels=np.abs(model.test_labels) + 0.5)
+    several = (halves(inputs, labels, 10, arch) for labels in (values, classes))
+    for each, known in zip((of_one_output, *several), (False, False, True), strict=True):
+        found = predicted_losses(each)
+        assert (np.isfinite(found.accuracy) == known).all()
+        assert np.isfinite(found.log_score).all()
 
 
 def test_what_has_no_losses_is_refused(model, draws):
-    classes = model.replace(likelihood=ba.Categorical(1.0))
+    classes, few = model.replace(likelihood=ba.Categorical(1.0)), draws.isel(draw=slice(3))
     for call, message in (
         (lambda: ba.head_losses(draws, length=3), "length must be a whole number of at least 4, got 3"),
-        (
-            lambda: ba.head_losses(draws.isel(draw=slice(3)), model=model),
-            "draws must hold at least 4 of each chain, got 3",
-        ),
+        (lambda: ba.head_losses(few, model=model), "draws must hold at least 4 of each chain, got 3"),
         (lambda: predicted_losses(classes), "Gaussian"),
         (lambda: ba.remove_heads(classes), "Gaussian"),
         (lambda: ba.remove_heads(3), "draws must be the result of bayesattn.sample, a Run or a run's folder, got 3"),
-        (lambda: predicted_losses("hidden_markov"), r"model must be a bayesattn\.Model, got"),
         (lambda: ba.remove_heads(model, most=4), "most must be a whole number of at most 3, got 4"),
     ):
         with pytest.raises(BayesattnError, match=message):
@@ -352,30 +312,17 @@ def test_losses_that_evidences_contradict_are_named(monkeypatch):
     rest = Evidence(-11.0, 0.1, "annealing", True)
     whole, units = rest._replace(log_evidence=-10.0), units_of(model)
     monkeypatch.setattr(losses, "evidence", lambda case, seed: whole if case is model else rest)
-    said = dict.fromkeys(("accuracy", "accuracy_error", "log_score", "log_score_error", "rhat"), np.zeros(2))
-    said |= {"names": units.names, "levels": units.levels, "evidence_error": np.full(2, 0.1)}
-
-    def compare(second):
-        losses._compare_with_evidence(Losses(evidence=np.array([1.0, second]), **said), model, units, 0)
-
-    compare(1.5)
+    losses._compare_with_evidence(losses_of([1.0, 1.5]), model, units, 0)
     with pytest.warns(UserWarning, match=r"evidence: \(1, '2'\) 3 nats, where the evidences say 1; chains"):
-        compare(3.0)
+        losses._compare_with_evidence(losses_of([1.0, 3.0]), model, units, 0)
     whole = whole._replace(reliable=False)
-    compare(3.0)
+    losses._compare_with_evidence(losses_of([1.0, 3.0]), model, units, 0)
 
 
 def test_losses_of_narrow_networks_are_by_tempered_chains(monkeypatch):
     """Whatever sampler the draws are by."""
-    model, _ = two_modes()
-    factors = np.random.default_rng(0).normal(size=(2, 8, model.architecture.rows, 1))
-    asked_of = []
-
-    def stop(*_, sampler, **job):
-        asked_of.append((sampler, job["warmup"], job["draws"]))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(losses, "sample", stop)
+    model, sample = two_modes()[0], Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr(losses, "sample", sample)
     with pytest.raises(KeyboardInterrupt):
-        ba.head_losses(drawn(factors @ np.swapaxes(factors, 2, 3)), model=model)
-    assert asked_of == [("tempered", 500, 1000)]
+        ba.head_losses(drawn(np.tile(np.eye(model.architecture.rows), (2, 8, 1, 1))), model=model)
+    assert {"sampler": "tempered", "warmup": 500, "draws": 1000}.items() <= sample.call_args.kwargs.items()

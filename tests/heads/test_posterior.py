@@ -7,6 +7,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn.errors import BayesattnError
+from bayesattn.jobs.plots import heads_figure
 from bayesattn.jobs.tables import correlations_table
 from bayesattn.questions.heads.path_combination import combining_width
 from bayesattn.questions.heads.scores import PRIOR_NETWORKS
@@ -62,9 +63,8 @@ def test_groups_and_paths_are_scored_like_heads(model, draws):
     np.testing.assert_allclose(paths.drawn, sums / sums.max(-1, keepdims=True), rtol=1e-12)
     assert paths.names == model.path_names
     heads = ba.heads(drawn(draws), model=model)
-    groups = ba.heads(
-        drawn(draws), model=model, of={"first": [(1, "previous")], "second": [["1", "random"]], "top": [2]}
-    )
+    of = {"first": [(1, "previous")], "second": [["1", "random"]], "top": [2]}
+    groups = ba.heads(drawn(draws), model=model, of=of)
     assert groups.names == ["first", "second", "top"]
     # Relative to the largest group: the skip, which may be larger, is in none.
     np.testing.assert_allclose(groups.drawn, heads.drawn / heads.drawn.max(-1, keepdims=True), rtol=1e-12)
@@ -84,31 +84,23 @@ def test_probabilities_are_shares_of_draws(model, draws):
     np.testing.assert_allclose(tied.probability_among_least(2).sum(), 2)
 
 
-@pytest.mark.parametrize(
-    ("of", "message"),
-    [
-        ("layers", "of must be 'heads', 'paths', or a dictionary of lists of heads, got 'layers'"),
-        (
-            {"a": [3]},
-            "of['a'] must hold heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2",
-        ),
-        ({"a": []}, "of['a'] must hold at least one head, got none"),
-        (
-            {"b": [True]},
-            "of['b'] must hold heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2",
-        ),
-        ({("a", "b"): [1]}, "of must be 'heads', 'paths', or a dictionary of lists of heads, got"),
-    ],
-)
-def test_units_that_are_not_there_are_refused(model, draws, of, message):
-    with pytest.raises(BayesattnError, match=re.escape(message)):
-        ba.heads(drawn(draws), model=model, of=of)
+@pytest.fixture(scope="module")
+def two_outputs():
+    """Two heads and a skip; labels that are nearly the same correlate the rows of one path more than those of two."""
+    rng, arch = np.random.default_rng(0), ba.Architecture((2,), (4, 4), (1.0,) * 3, skips=(0.5,), outputs=2)
+    labels = rng.normal(size=(10, 1)) + 0.1 * rng.normal(size=(10, 2))
+    return model_of(rng.normal(size=(10, 3, 3)), labels, arch, 0.1)
+
+
+def between_paths(u, outputs):
+    """Correlations of rows of U of different paths."""
+    u, pairs = np.asarray(u), [(p, q) for p in range(len(u)) for q in range(p) if p // outputs != q // outputs]
+    return np.array([u[p, q] / np.sqrt(u[p, p] * u[q, q]) for p, q in pairs])
 
 
 def test_correlations_of_paths_are_those_of_each_draw(model, draws):
     found = ba.heads(drawn(draws), model=model).correlations()
-    flat = draws.reshape(-1, 4, 4)
-    each = np.array([u / np.sqrt(np.outer(np.diag(u), np.diag(u))) for u in flat])
+    each = np.array([u / np.sqrt(np.outer(np.diag(u), np.diag(u))) for u in draws.reshape(-1, 4, 4)])
     np.testing.assert_allclose(found.mean, each.mean(0), rtol=1e-12)
     np.testing.assert_allclose(found.upper, np.quantile(each, 0.97, axis=0), rtol=1e-10)
     assert np.all(np.diag(found.mean) == 1)
@@ -127,72 +119,62 @@ def test_one_draw_has_no_error(model, draws):
     assert "n/a" in repr(found)
 
 
-def test_paths_combine_below_the_width_found_and_not_above(model, draws):
+def test_paths_combine_below_the_width_found_and_not_above(model, two_outputs, draws):
+    for each, correlation in ((model, 0.2), (two_outputs, 0.05)):
+        found, outputs = combining_width(each, correlation), each.architecture.outputs
+        below, above = (
+            np.max(np.abs(between_paths(ba.theory.solve(each.replace(width=width)).order_parameter, outputs)))
+            for width in (int(found.width / 1.02) - 1, found.width)
+        )
+        assert above <= correlation < below
+        assert found.width in found.widths
+        assert np.all(np.diff(found.greatest) < 0)
+        assert f"From N = {found.width} on" in found.statement.replace(" (to 1%)", "")
+        assert ("(to 1%)" in found.statement) == (found.width > 100)
+    assert "no two paths are correlated by more than 0.05 at the saddle point" in " ".join(repr(found).split())
     heads = ba.heads(drawn(draws), model=model)
-    found = heads.combining_width(0.2)
-
-    def greatest(width):
-        of_paths = ba.theory.path_correlations(ba.theory.solve(model.replace(width=width)).order_parameter)
-        return np.max(np.abs(of_paths - np.eye(4)))
-
-    assert greatest(found.width) <= 0.2 < greatest(int(found.width / 1.02) - 1)
-    assert found.width in found.widths
-    assert np.all(np.diff(found.greatest) < 0)
-    narrow = heads.combining_width(0.2, most=found.widths[1])
+    narrow = heads.combining_width(0.2, most=2)
     assert narrow.width is None
-    assert narrow.statement.startswith(f"At N = {found.widths[1]}, the widest network searched, some paths are still")
+    assert narrow.statement.startswith("At N = 2, the widest network searched, some paths are still")
     assert heads.combining_width(0.999).width == 1
 
 
-def test_outputs_of_one_path_are_not_paths_that_combine(draws):
-    """Two heads and a skip with two outputs: only rows of different paths are pairs, in tables, widths and sentences."""
-    rng = np.random.default_rng(0)
-    arch = ba.Architecture((2,), (4, 4), (1.0,) * 3, skips=(0.5,), outputs=2)
-    # Labels that are nearly the same in both outputs correlate the rows of one path more than those of two.
-    labels = rng.normal(size=(10, 1)) + 0.1 * rng.normal(size=(10, 2))
-    model = model_of(rng.normal(size=(10, 3, 3)), labels, arch, 0.1)
-
-    def between_paths(u):
-        pairs = [(p, q) for p in range(6) for q in range(p) if p // 2 != q // 2]
-        return [u[p, q] / np.sqrt(u[p, p] * u[q, q]) for p, q in pairs]
-
-    def greatest(width):
-        return np.max(np.abs(between_paths(ba.theory.solve(model.replace(width=width)).order_parameter)))
-
-    found = combining_width(model, 0.05)
-    assert greatest(found.width) <= 0.05 < greatest(int(found.width / 1.02) - 1)
-    assert f"From N = {found.width} on" in found.statement.replace(" (to 1%)", "")
-    assert ("(to 1%)" in found.statement) == (found.width > 100)
-    assert "no two paths are correlated by more than 0.05 at the saddle point" in " ".join(repr(found).split())
-    factors = rng.normal(size=(6, 8))
-    correlations = ba.heads(drawn(np.tile(factors @ factors.T, (1, 5, 1, 1))), model=model).correlations()
-    table, expected = correlations.summary(), between_paths(factors @ factors.T)
-    assert len(table) == 12
-    np.testing.assert_allclose(sorted(table["mean"]), sorted(expected), rtol=1e-10)
-    one = model_of(np.ones((10, 1, 3)), labels, ba.Architecture((1,), (4, 4), (1.0,) * 3, outputs=2), 0.1)
-    with pytest.raises(BayesattnError, match="model must have two paths or more, got one with a single path"):
-        combining_width(one)
-    tree = drawn(np.tile(np.eye(2) + 0.5, (1, 5, 1, 1)))
-    alone = ba.heads(tree, model=one).correlations()
+def test_rows_of_one_path_are_not_paths_that_combine(two_outputs):
+    factors = np.random.default_rng(0).normal(size=(6, 8))
+    u = factors @ factors.T
+    table = ba.heads(drawn(np.tile(u, (1, 5, 1, 1))), model=two_outputs).correlations().summary()
+    np.testing.assert_allclose(sorted(table["mean"]), sorted(between_paths(u, 2)), rtol=1e-10)
+    arch = ba.Architecture((1,), (4, 4), (1.0,) * 3, outputs=2)
+    one_path, tree = model_of(np.ones((10, 1, 3)), two_outputs.labels, arch, 0.1), drawn(np.ones((1, 5, 2, 2)))
+    alone = ba.heads(tree, model=one_path).correlations()
     assert len(alone.summary()) == 0
     assert "strongest" not in repr(alone)
-    assert correlations_table(one, tree) == []
+    assert correlations_table(one_path, tree) == []
+    with pytest.raises(BayesattnError, match="model must have two paths or more, got one with a single path"):
+        combining_width(one_path)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda model: combining_width(model, 1.5), "correlation must be between 0 and 1, got 1.5"),
-        (lambda model: combining_width(model, most=0), "most must be a whole number of at least 1, got 0"),
-        (lambda model: ba.theory.path_correlations([1.0, 2.0]), "order_parameter must have shape (paths, paths), got"),
-        (lambda model: ba.theory.path_correlations([[-1.0]]), "must have no diagonal entry below 0, got -1"),
-        (lambda model: ba.theory.head_scores(np.eye(3), model.architecture), "must have shape (4, 4), got (3, 3)"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_one_sentence(model, call, message):
-    with pytest.raises(ValueError, match=r"^order_parameter|^correlation|^most") as refused:
-        call(model)
-    assert message in str(refused.value)
+def test_what_makes_no_sense_is_refused_in_one_sentence(model, draws):
+    for call, message in (
+        (lambda: combining_width(model, 1.5), "correlation must be between 0 and 1, got 1.5"),
+        (lambda: combining_width(model, most=0), "most must be a whole number of at least 1, got 0"),
+        (lambda: ba.theory.path_correlations([1.0, 2.0]), "order_parameter must have shape (paths, paths), got"),
+        (lambda: ba.theory.path_correlations([[-1.0]]), "order_parameter must have no diagonal entry below 0, got -1"),
+        (lambda: ba.theory.head_scores(np.eye(3), ARCH), "order_parameter must have shape (4, 4), got (3, 3)"),
+        (lambda: heads_figure("heads"), "heads must be a"),
+    ):
+        with pytest.raises(ValueError, match="^" + re.escape(message)):
+            call()
+    heads = "heads as pairs (layer, name), or layers, of [(1, 'previous'), (1, 'random'), (2"
+    for of, message in (
+        ("layers", "of must be 'heads', 'paths', or a dictionary of lists of heads, got 'layers'"),
+        ({("a", "b"): [1]}, "of must be 'heads', 'paths', or a dictionary of lists of heads, got"),
+        ({"a": [3]}, f"of['a'] must hold {heads}"),
+        ({"b": [True]}, f"of['b'] must hold {heads}"),
+        ({"a": []}, "of['a'] must hold at least one head, got none"),
+    ):
+        with pytest.raises(BayesattnError, match=re.escape(message)):
+            ba.heads(drawn(draws), model=model, of=of)
 
 
 def test_the_prior_scores_are_those_of_its_networks():
@@ -204,13 +186,10 @@ def test_the_prior_scores_are_those_of_its_networks():
     size = np.abs(np.einsum("chj,ckj->chk", rows, rows))
     scores = 2 * size.sum(-1) - np.einsum("chh->ch", size)
     scores = scores / scores.max(-1, keepdims=True)
-    order_parameters = np.ones((1, 1, 2, 2))
-    found = ba.heads(drawn(order_parameters), model=model)
+    found = ba.heads(drawn(np.ones((1, 1, 2, 2))), model=model)
     near(found.prior, scores.mean(0), scores.std(0) * np.sqrt(1 / count + 1 / PRIOR_NETWORKS), finds=0.06)
     assert [*found.summary()["prior"]] == [*found.prior]
     assert "bayesattn.head_losses" not in repr(found)  # One draw has no spread.
     wide = ba.heads(drawn(np.eye(2) * rng.gamma(9, size=(2, 50, 2, 1))), model=model.replace(width=10**6))
     np.testing.assert_allclose(wide.prior, 1, atol=0.01)
-    assert "note   all scores are near those of the prior and tell no head from another" in " ".join(
-        repr(wide).split("\n")
-    )
+    assert "all scores are near those of the prior and tell no head from another" in repr(wide).replace("\n", " ")

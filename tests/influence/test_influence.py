@@ -30,24 +30,18 @@ POINTS = 120
 def grid():
     """U of a network of one head, at points of a quadrature, and their prior probabilities (`exact_scalar_posterior`)."""
     arch = zoo_model("one").architecture
-    ends = [np.log(stats.chi2(width).ppf([1e-10, 1 - 1e-12])) for width in arch.widths]
-    grids = [np.linspace(*each, POINTS) for each in ends]
-    prior = np.outer(
-        *(stats.chi2(w).pdf(np.exp(x)) * np.exp(x) for w, x in zip(arch.widths, grids, strict=True))
-    ).ravel()
-    return np.exp(np.add.outer(*grids)).ravel() * np.prod(arch.variances[1:]) / np.prod(
-        arch.widths
-    ), prior / prior.sum()
+    laws = [stats.chi2(width) for width in arch.widths]
+    grids = [np.linspace(*np.log(law.ppf([1e-10, 1 - 1e-12])), POINTS) for law in laws]
+    prior = np.outer(*(law.pdf(np.exp(x)) * np.exp(x) for law, x in zip(laws, grids, strict=True))).ravel()
+    scale = np.prod(arch.variances[1:]) / np.prod(arch.widths)
+    return np.exp(np.add.outer(*grids)).ravel() * scale, prior / prior.sum()
 
 
 def means(weights):
     """E[f], E[U] and E[loss] with the likelihood of each example to a power, and probabilities of the grid's points."""
-    model = zoo_model("one")
-    values, prior = grid()
-    one, cross = (
-        dense.kernel(model.architecture, np.eye(1), model.path_inputs, other)
-        for other in (model.path_inputs, model.test_path_inputs)
-    )
+    model, (values, prior) = zoo_model("one"), grid()
+    new = (model.path_inputs, model.test_path_inputs)
+    one, cross = (dense.kernel(model.architecture, np.eye(1), model.path_inputs, other) for other in new)
     kept, temperature = weights > 0, model.temperature
     noise, y = temperature / weights[kept], model.labels[kept]
     covariance = values[:, None, None] * one[np.ix_(kept, kept)] + np.diag(noise)
@@ -107,31 +101,15 @@ def test_influences_of_independent_draws_are_derivatives_and_errors_cover_over_f
         likely(2 * np.minimum(p, 1 - p))
         covered = np.sum(np.abs(values - exact) < stats.norm.ppf(0.97) * errors, axis=0)
         likely(stats.binom(seeds, 0.94).cdf(covered))
-    # The sum over all examples is beta dE[q] / dbeta, beta = 1 / T: the derivative by a weight that all share.
-    together = {
-        name: (means(np.full(6, 1 + STEP))[0][name] - means(np.full(6, 1 - STEP))[0][name]) / (2 * STEP)
-        for name in ("outputs", "losses")
-    }
-    for name, exact in together.items():
-        np.testing.assert_allclose(truth()[name].sum(-1), exact, rtol=1e-5, atol=1e-6)
-        sums = np.stack([each[name].sum(each[name].dims[-1]).values for each in found])
-        near(
-            sums.mean(0),
-            exact,
-            sums.std(0, ddof=1) / np.sqrt(seeds),
-            seeds - 1,
-            finds=1.3 * sums.std(0).max(),
-            allowed=1e-5,
-        )
 
 
 def test_posteriors_of_large_pareto_k_are_sampled_without_the_example(monkeypatch):
-    model, seen = zoo_model("one"), []
+    model, left_out = zoo_model("one"), iter(enumerate(np.eye(6), start=1))
 
     def sample(rest, **job):
         assert rest.examples == 5
-        seen.append(len(seen))
-        return independent_draws(len(seen), 1 - np.eye(6)[seen[-1]])
+        seed, example = next(left_out)
+        return independent_draws(seed, 1 - example)
 
     monkeypatch.setattr(left_out_module, "sample", sample)
     monkeypatch.setattr(left_out_module, "MOST_PARETO_K", -np.inf)
@@ -154,13 +132,8 @@ def test_a_draw_that_determines_the_outputs_has_plain_covariances_and_groups_add
         ba.influence(draws, ("outputs", "losses", "left_out"), quantities=own, refit=False, groups=groups)
         for groups in (None, [f"class {each}" for each in classes])
     )
-    u = draws["posterior"]["order_parameter"].values
-    values = {
-        "outputs": new,
-        "losses": -log_likelihoods,
-        "margins": new.max(-1),
-        "trace": np.trace(u, axis1=2, axis2=3),
-    }
+    trace = np.trace(draws["posterior"]["order_parameter"].values, axis1=2, axis2=3)
+    values = {"outputs": new, "losses": -log_likelihoods, "margins": new.max(-1), "trace": trace}
     used = np.concatenate([chain * 60 + 60 - 56 + np.arange(56) for chain in range(2)])  # Seven batches of eight draws.
     for name, value in values.items():
         flat = value.reshape(120, -1)
@@ -193,10 +166,8 @@ def test_examples_of_a_compressed_dataset_and_new_inputs(zoo):
     xr.testing.assert_allclose(plain.drop_attrs(), other.drop_attrs())
     new = ba.influence(draws, "outputs", new_path_inputs=model.path_inputs[:2])
     assert new["outputs"].sizes == {"test_example": 2, "example": 6}
-    for of, message in (
-        ("losses", "examples must be path inputs and labels for"),
-        ("left_out", "of='left_out' leaves out"),
-    ):
+    messages = {"losses": "examples must be path inputs and labels for", "left_out": "of='left_out' leaves out"}
+    for of, message in messages.items():
         with pytest.raises(ValueError, match=f"{message}.* a compressed dataset"):
             ba.influence(tree, of, model=gathered)
     without_tests = model.replace(test_path_inputs=None, test_labels=None, tokens=None)
@@ -242,30 +213,24 @@ def test_a_quantity_may_change_its_argument(zoo):
     assert (found["order_parameter"] != 0).all()
 
 
+INPUTS = np.ones((2, 2, 4))
 REFUSED = {
     "of must be one of 'outputs', 'losses'": {"of": "output"},
+    "of must name at least one of outputs": {"of": ()},
     "groups must hold one class for each of 6 examples, got 5": {"groups": ["a"] * 5},
     "groups must hold one class for each example, got nan of example 1": {"groups": [1.0, np.nan, 1, 1, 1, 1]},
     "groups must have different names, got 1, 1": {"groups": {1: [0], "1": [1]}},
-    "of must be a list of some of outputs": {"of": 3},
-    "of must name at least one of outputs": {"of": ()},
+    "groups must name at least one group": {"groups": {}},
+    r"groups\['a'\] must hold examples from 0 to 5": {"groups": {"a": [6]}},
     "quantities must be a dictionary of functions by name": {"quantities": [np.trace]},
     "must return finite real numbers of one shape": {"quantities": {"mine": lambda order_parameter: "a"}},
-    "quantities must have names of their own, got 'outputs_error'": {
-        "quantities": {"outputs_error": lambda outputs: 0}
-    },
-    "inputs of examples must have 2 paths": {"examples": (np.ones((2, 3, 4)), np.ones(2))},
-    r"groups\['a'\] must hold examples from 0 to 5": {"groups": {"a": [6]}},
-    "groups must name at least one group": {"groups": {}},
+    "have names of their own, got 'outputs_error'": {"quantities": {"outputs_error": lambda outputs: 0}},
+    "have names of their own, got 'losses'": {"quantities": {"losses": lambda outputs: outputs}},
     "function of one argument called order_parameter or outputs, got one of f": {"quantities": {"mine": lambda f: f}},
-    "function of one argument called order_parameter or outputs, got 3": {"quantities": {"mine": 3}},
-    "quantities must have names of their own": {"quantities": {"losses": lambda outputs: outputs}},
-    "examples must be inputs and labels": {"examples": np.ones((3, 2, 4))},
-    r"labels of examples must have shape \(2,\)": {"examples": (np.ones((2, 2, 4)), np.ones(3))},
-    "of='left_out' leaves out single examples of training, got examples=": {
-        "of": "left_out",
-        "examples": (np.ones((2, 2, 4)), np.ones(2)),
-    },
+    "examples must be inputs and labels": {"examples": INPUTS},
+    "inputs of examples must have 2 paths": {"examples": (np.ones((2, 3, 4)), np.ones(2))},
+    r"labels of examples must have shape \(2,\)": {"examples": (INPUTS, np.ones(3))},
+    "leaves out single examples of training, got examples=": {"of": "left_out", "examples": (INPUTS, np.ones(2))},
     "mask must be None without new_path_inputs": {"mask": np.ones((3, 4))},
     "draws must hold at least 100": {"thin": 100},
 }
@@ -278,12 +243,10 @@ def test_what_does_not_fit_is_refused(zoo, message):
 
 
 def test_tables_of_what_a_prediction_rests_on():
-    value = np.array([[0.1, -3.0, 2.0, 1.9], [0.0, 0.0, 0.0, 5.0]])
-    names = {"outputs": value, "outputs_error": np.full((2, 4), 0.1), "outputs_left_out": -value}
-    variables = {name: (("test_example", "example"), each) for name, each in names.items()}
-    variables |= {"outputs_left_out_error": variables["outputs_error"]}
-    variables |= {"pareto_k": (("example",), np.zeros(4)), "refitted": (("example",), np.zeros(4, bool))}
-    found = xr.Dataset(variables)
+    value, error = np.array([[0.1, -3.0, 2.0, 1.9], [0.0, 0.0, 0.0, 5.0]]), np.full((2, 4), 0.1)
+    arrays = {"outputs": value, "outputs_error": error, "outputs_left_out": -value, "outputs_left_out_error": error}
+    variables = {name: (("test_example", "example"), each) for name, each in arrays.items()}
+    found = xr.Dataset(variables | dict.fromkeys(("pareto_k", "refitted"), ("example", np.zeros(4))))
     table = found.influence.table(most=3)
     assert table.index.tolist() == [1, 2, 3]
     assert table["known"].tolist() == [True, False, True]
@@ -292,8 +255,8 @@ def test_tables_of_what_a_prediction_rests_on():
     assert found.influence.table(1).index[0] == 3
     np.testing.assert_allclose(found.influence.strongest(), np.sqrt(np.mean(value**2, 0)))
     for message, place in (
-        ("test_example must be a whole number of at most 1, got 2", (2,)),
-        ("at most 1 entries", (0, 0)),
+        ("test_example must be a whole number of at most 1, got 2", [2]),
+        ("at most 1 entries", [0, 0]),
     ):
         with pytest.raises(ValueError, match=message):
             found.influence.table(*place)
@@ -305,15 +268,16 @@ def test_tables_of_what_a_prediction_rests_on():
 
 
 def test_susceptibility_of_heads(zoo, monkeypatch):
-    found = susceptibility(zoo.draws("two"), {"first": [0, 1], "rest": [2, 3, 4, 5]})
-    plain = ba.influence(zoo.draws("two"), "scores", groups={"first": [0, 1], "rest": [2, 3, 4, 5]})
+    groups = {"first": [0, 1], "rest": [2, 3, 4, 5]}
+    found = susceptibility(zoo.draws("two"), groups)
+    plain = ba.influence(zoo.draws("two"), "scores", groups=groups)
     np.testing.assert_allclose(found.scores, plain["head_scores"], rtol=1e-12)
     np.testing.assert_allclose(found.error, plain["head_scores_error"], rtol=1e-6)
     rebuilt = sum(mode.value * np.outer(mode.heads, mode.groups) for mode in found.modes)
     np.testing.assert_allclose(rebuilt, found.scores, atol=1e-12)
-    for mode in found.modes[:1]:
-        assert mode.value_interval[0] < mode.value < mode.value_interval[1]
-        assert (mode.heads_interval[0] <= mode.heads_interval[1]).all()
+    first = found.modes[0]
+    assert first.value_interval[0] < first.value < first.value_interval[1]
+    assert (first.heads_interval[0] <= first.heads_interval[1]).all()
     # A network without its only head has f = 0: E[l_i] is known.
     one = zoo_model("one")
     monkeypatch.setattr(sys.modules[susceptibility.__module__], "sample", lambda rest, **job: independent_draws(3))
@@ -321,47 +285,36 @@ def test_susceptibility_of_heads(zoo, monkeypatch):
     nothing = stats.norm.logpdf(one.labels, 0, np.sqrt(one.temperature))
     expected = (-means(np.ones(6))[0]["losses"] - nothing).reshape(2, 3).sum(1)
     near(lost.value[0], expected, lost.error[0], 60, finds=0.5)
-    with pytest.raises(
-        ValueError, match="groups must be a class for each example, or lists of examples by name, got None"
-    ):
+    with pytest.raises(ValueError, match=r"groups must be a class for each example, or .*, got None"):
         susceptibility(zoo.draws("two"), None)
     assert "evidence" not in found.summary()
     assert "strongest" in repr(found)
 
 
 def test_command(command, zoo):
+    def said(*arguments, status=0):
+        code, out, err = command("influence", *arguments)
+        assert code == status, err
+        return err if status else " ".join(out.split())
+
     run = zoo.run("two")
-    code, out, err = command("influence", run, "--left-out", "--test-example", "1", "--figure", "map.png")
-    assert code == 0, err
-    for text in (
-        "what f at test example 1 rests on",
-        "if left out",
-        "Greatest influence",
-        "Scores of heads, by example",
-    ):
-        assert text in out
-    code, out, err = command("influence", run, "--json", "--most", "2")
-    content = json.loads(out)
+    out = said(run, "--left-out", "--test-example", "1", "--figure", "map.png")
+    tables = ("what f at test example 1 rests on", "if left out", "Greatest influence", "Scores of heads, by example")
+    assert all(text in out for text in tables)
+    content = json.loads(said(run, "--json", "--most", "2"))
     assert len(content["rests_on"]["output"]) == 2
     assert np.shape(content["influence"]["outputs"]) == (3, 6)
-    code, out, err = command("influence", zoo.run("classes"))
-    assert code == 0, err
-    assert all(f"rests on, output {name}" in " ".join(out.split()) for name in range(3))
-    for message, arguments in (
-        ("--test-example must be a whole number of at most 2, got 3", (run, "--test-example", "3")),
-        ("--chains is only for models", (run, "--chains", "3")),
-    ):
-        code, out, err = command("influence", *arguments)
-        assert code == 2
-        assert message in err
+    of_classes = said(zoo.run("classes"))
+    assert all(f"rests on, output {name}" in of_classes for name in range(3))
+    message = "--test-example must be a whole number of at most 2, got 3"
+    assert message in said(run, "--test-example", "3", status=2)
 
 
 def model_of(outputs=1, skip=0.0, widths=(3, 3), likelihood=None):
     """Seven examples, two heads."""
     rng = np.random.default_rng(5)
     arch = ba.Architecture((2,), widths, (1.0, 1.2, 0.9), (skip,), outputs)
-    x = rng.normal(size=(10, arch.paths, 3))
-    y = rng.normal(size=(10, outputs) if outputs > 1 else 10)
+    x, y = rng.normal(size=(10, arch.paths, 3)), rng.normal(size=(10, outputs) if outputs > 1 else 10)
     if likelihood is not None:
         y = np.eye(outputs)[np.argmax(x[:, 0], axis=1)]
     data = {"path_inputs": x[:7], "labels": y[:7], "test_path_inputs": x[7:], "test_labels": y[7:]}
@@ -402,18 +355,6 @@ def test_influences_in_four_networks_are_covariances_of_weighed_prior_draws(name
     for key, (exact, error) in each.items():
         finds = 1.0 if key == "squares" else 0.35
         near(found[key], exact, np.hypot(error, found[f"{key}_error"].values), 30, finds=finds)
-    # Posteriors of which one example weighs 1 + 0.1, 1 - 0.1, and twice as much more and less, against the same draws.
-    for example in range(2):
-        more, less, most, least = (
-            weighed(log_likelihoods.sum(1) + change * log_likelihoods[:, example])[0] @ f.reshape(len(f), -1)
-            for change in (0.1, -0.1, 0.2, -0.2)
-        )
-        slope = (8 * (more - less) - (most - least)) / 1.2
-        by_covariance, error = (values[..., example].ravel() for values in each["outputs"])
-        allowed = 0.02 * np.abs(slope).max()
-        np.testing.assert_allclose(slope, by_covariance, atol=allowed)
-        ours, own = (found[key].values[..., example].ravel() for key in ("outputs", "outputs_error"))
-        near(ours, slope, np.hypot(error, own), 30, finds=0.35, allowed=allowed)
 
 
 @pytest.mark.heavy
@@ -428,10 +369,6 @@ def test_first_order_is_the_change_of_many_examples_and_not_of_an_outlier():
     found = ba.influence(draws, ("outputs", "left_out"), thin=1)
     first, exact = -found["outputs"].values, found["outputs_left_out"].values
     others = np.delete(np.arange(400), 7)
-    assert relative(first[:, others], exact[:, others]) < 0.05
-    assert relative(first[:, 7], exact[:, 7]) > 0.1
+    assert np.linalg.norm((first - exact)[:, others]) < 0.05 * np.linalg.norm(exact[:, others])
+    assert np.linalg.norm((first - exact)[:, 7]) > 0.1 * np.linalg.norm(exact[:, 7])
     assert found["pareto_k"][7] > found["pareto_k"][others].max()
-
-
-def relative(found, exact):
-    return np.linalg.norm(found - exact) / np.linalg.norm(exact)

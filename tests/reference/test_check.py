@@ -1,6 +1,7 @@
 """Checks of samplers, and the assertion for test suites; what they make of draws is in `test_reference.py`."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import blackjax
 import jax
@@ -45,20 +46,16 @@ def test_any_of_several_references_decides(monkeypatch):
     """The level is shared out among them."""
     levels, verdicts = [], iter([RIGHT, BIASED, RIGHT, RIGHT, CANNOT_TELL, RIGHT])
 
-    class Graded:
-        def __init__(self):
-            self.verdict = next(verdicts)
+    def graded(tree, name, level):
+        levels.append(level)
+        return SimpleNamespace(verdict=next(verdicts))
 
     monkeypatch.setattr(checking, "_drawn", lambda *arguments, **job: None)
-    monkeypatch.setattr(checking, "grade", lambda tree, name, level: levels.append(level) or Graded())
+    monkeypatch.setattr(checking, "grade", graded)
     names = ["two_heads", "one_head", "narrow"]
     assert ba.reference.check(normal, names, level=0.03).verdict == BIASED
     assert ba.reference.check(normal, names, level=0.03).verdict == CANNOT_TELL
     assert levels == [0.01] * 6
-
-
-def adapted(log_density, starts, key):
-    return blackjax.nuts(log_density, 0.3, jnp.ones(starts.shape[1]))
 
 
 KERNELS = {
@@ -67,43 +64,46 @@ KERNELS = {
     "instance": (NUTS(lambda: None, dense_mass=True), lambda found: isinstance(found, NUTS)),
     "of_program": (lambda program: HMC(program), lambda found: isinstance(found, HMC)),
     "partial": (partial(NUTS, dense_mass=True), lambda found: isinstance(found, NUTS)),
-    "pair": (adapted, lambda found: len(found) == 2 and callable(found.step)),
+    "pair": (
+        lambda log_density, starts, key: blackjax.nuts(log_density, 0.3, jnp.ones(starts.shape[1])),
+        lambda found: len(found) == 2 and callable(found.step),
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", KERNELS)
-def test_kernels_and_pairs_are_run_by_sample(kind, monkeypatch):
-    kernel, is_it = KERNELS[kind]
+@pytest.fixture
+def seen(monkeypatch):
+    """Arguments of those functions of the check that would draw, or take draws; nothing is graded."""
     seen = []
-    monkeypatch.setattr(checking, "sample", lambda *arguments, **job: seen.append((arguments, job)))
+    for name in ("sample", "from_vectors", "from_numpyro"):
+        monkeypatch.setattr(checking, name, lambda *arguments, **job: seen.append((arguments, job)))
     monkeypatch.setattr(checking, "grade", lambda tree, name, level: None)
-    ba.reference.check(kernel, "one_head", parameterisation="path", chains=3, warmup=7, draws=5, seed=9)
-    (((model, found, parameterisation), job),) = seen
+    return seen
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_kernels_and_pairs_are_run_by_sample(kind, seen):
+    (kernel, is_it), job = KERNELS[kind], {"chains": 3, "warmup": 7, "draws": 5, "seed": 9}
+    ba.reference.check(kernel, "one_head", parameterisation="path", **job)
+    (((model, found, parameterisation), settings),) = seen
     assert model.fingerprint == ba.reference.load("one_head").model.fingerprint
     assert is_it(found)
     assert parameterisation == "path"
-    assert {name: job[name] for name in ("chains", "warmup", "draws", "seed")} == {
-        "chains": 3,
-        "warmup": 7,
-        "draws": 5,
-        "seed": 9,
-    }
+    assert job.items() <= settings.items()
 
 
-def test_arguments_with_defaults_are_given_too(monkeypatch):
+def test_arguments_with_defaults_are_given_too(seen):
     """A function has a key for each reference and seed."""
-    seen = []
+    given = []
 
     def mine(draws=4000, key=None, *, steps=3):
-        seen.append((draws, str(jax.random.key_data(key)), steps))
+        given.append((draws, str(jax.random.key_data(key)), steps))
         return np.zeros((4, draws, 2))
 
-    monkeypatch.setattr(checking, "from_vectors", lambda vectors, model, parameterisation: None)
-    monkeypatch.setattr(checking, "grade", lambda tree, name, level: None)
     for seed in (0, 1):
         ba.reference.check(mine, ["one_head", "two_heads"], draws=50, seed=seed)
-    assert {(draws, steps) for draws, _, steps in seen} == {(50, 3)}
-    assert len({key for _, key, _ in seen}) == 4
+    assert {(draws, steps) for draws, _, steps in given} == {(50, 3)}
+    assert len({key for _, key, _ in given}) == 4
 
 
 class Run:
@@ -114,47 +114,35 @@ class Run:
 
 
 @pytest.mark.parametrize("found", [{"a": 1}, Run()], ids=["sites", "mcmc"])
-def test_a_function_may_return_sites_or_what_has_them(found, monkeypatch):
-    seen = []
-    monkeypatch.setattr(checking, "from_numpyro", lambda *arguments: seen.append(arguments))
-    monkeypatch.setattr(checking, "grade", lambda tree, name, level: None)
+def test_a_function_may_return_sites_or_what_has_them(found, seen):
     ba.reference.check(lambda draws: found, "one_head", parameterisation="path")
-    (((given, _, parameterisation)),) = seen
+    (((given, _, parameterisation), _),) = seen
     assert given is found
     assert parameterisation == "path"
 
 
 NOT_A_KERNEL = "kernel must be a name, a NumPyro kernel, or a function whose arguments are some of program, log_density"
+BUILT_FOR = "kernel must be built for the program .*, got one of "
+DRAWS = r"kernel must return a NumPyro kernel, .* draws of shape \(chain, draw, coordinate\), got 3"
 REFUSED = [
-    ((max,), {}, NOT_A_KERNEL),
-    ((lambda program: NUTS(lambda: None),), {}, "kernel must be built for the program .*, got one of another program"),
-    (
-        (lambda starts: NUTS(potential_fn=jnp.sum),),
-        {},
-        "kernel must be built for the program .*, got one of potential_fn",
-    ),
-    ((NUTS(potential_fn=jnp.sum),), {}, "sampler must be built for a program, .*, got one of potential_fn"),
-    ((lambda draws: ([1], [2, 3]),), {}, "kernel must return a NumPyro kernel"),
-    (("nuts",), {"chains": 1}, "chains must be a whole number of at least 2, got 1"),
-    ((3,), {}, NOT_A_KERNEL + ".*, got 3"),
-    ((lambda x: x,), {}, NOT_A_KERNEL + ".*, got a function of x"),
-    ((lambda: 1,), {}, NOT_A_KERNEL + ".*, got a function of none of them"),
-    (
-        (lambda draws: 3,),
-        {},
-        r"kernel must return a NumPyro kernel, .* draws of shape \(chain, draw, coordinate\), got 3",
-    ),
-    ((lambda draws: np.zeros((4, 10, 3)),), {}, r"vectors must have shape \(chains, draws, 2\), got \(4, 10, 3\)"),
-    (("nutz",), {}, "did you mean 'nuts'"),
-    (("nuts", []), {}, "names must hold at least one name of a reference posterior, got none"),
-    (("nuts", "no_head"), {}, "name of a reference posterior must be one of"),
-    (("nuts",), {"level": 1.5}, r"level must be a probability below 1, got 1\.5"),
-    (("nuts",), {"draws": 0}, "draws must be a whole number of at least 1, got 0"),
+    (max, {}, NOT_A_KERNEL),
+    (3, {}, NOT_A_KERNEL + ".*, got 3"),
+    (lambda x: x, {}, NOT_A_KERNEL + ".*, got a function of x"),
+    (lambda program: NUTS(lambda: None), {}, BUILT_FOR + "another program"),
+    (lambda starts: NUTS(potential_fn=jnp.sum), {}, BUILT_FOR + "potential_fn"),
+    (NUTS(potential_fn=jnp.sum), {}, "sampler must be built for a program, .*, got one of potential_fn"),
+    (lambda draws: 3, {}, DRAWS),
+    (lambda draws: ([1], [2, 3]), {}, "kernel must return a NumPyro kernel"),
+    (lambda draws: np.zeros((4, 10, 3)), {}, r"vectors must have shape \(chains, draws, 2\), got \(4, 10, 3\)"),
+    ("nutz", {}, "did you mean 'nuts'"),
+    ("nuts", {"chains": 1}, "chains must be a whole number of at least 2, got 1"),
+    ("nuts", {"level": 1.5}, r"level must be a probability below 1, got 1\.5"),
+    ("nuts", {"names": []}, "names must hold at least one name of a reference posterior, got none"),
+    ("nuts", {"names": "no_head"}, "name of a reference posterior must be one of"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "settings", "message"), REFUSED)
-def test_what_does_not_fit_is_refused(arguments, settings, message):
-    arguments = arguments if len(arguments) == 2 else (*arguments, "one_head")
+@pytest.mark.parametrize(("kernel", "settings", "message"), REFUSED)
+def test_what_does_not_fit_is_refused(kernel, settings, message):
     with pytest.raises(ValueError, match=message):
-        ba.reference.check(*arguments, **settings)
+        ba.reference.check(kernel, **{"names": "one_head"} | settings)

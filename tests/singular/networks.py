@@ -65,14 +65,10 @@ def between(found: LearningCoefficient) -> Differences:
     """Means of lambda_hat over log T between neighbouring temperatures, by values and slopes of the chains.
 
     The rule is the trapezoidal one with end corrections, whose error of fourth order in the step is not part of the errors.
-    `found.from_evidence` estimates the same from other draws. Temperatures are geometric means.
     """
     temperatures, value, slope = found.temperatures, found.value, found.slope
     step = np.log(temperatures[:-1] / temperatures[1:])
+    means = (value[:-1] + value[1:]) / 2 + step / 12 * (slope[1:] - slope[:-1])
     of_values = np.hypot(found.error[:-1], found.error[1:]) / 2
     of_slopes = step / 12 * np.hypot(found.slope_error[:-1], found.slope_error[1:])
-    return Differences(
-        np.sqrt(temperatures[:-1] * temperatures[1:]),
-        (value[:-1] + value[1:]) / 2 + step / 12 * (slope[1:] - slope[:-1]),
-        np.hypot(of_values, of_slopes),
-    )
+    return Differences(np.sqrt(temperatures[:-1] * temperatures[1:]), means, np.hypot(of_values, of_slopes))

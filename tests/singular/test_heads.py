@@ -77,13 +77,13 @@ def test_table_of_heads():
 
 
 def test_bad_input_is_named():
-    model, weights = network((2, 1), (2, 2, 2), 2, temperature=0.1), {"V_0": np.zeros((2, 2))}
+    model, two_heads, weights = network((2, 1), (2, 2, 2), 2), network((2,), (2, 3), 2), {"V_0": np.zeros((2, 2))}
     for call, text in (
         (lambda: without_head(model, 2, 0), "head must not be the only one of its layer, got layer 2 of heads (2, 1)"),
         (lambda: without_head(model, 1, 2), "head must be one of heads (2, 1), got head 2 of layer 1"),
         (
-            lambda: head_capacities(network((2,), (2, 3), 2), weights=weights, **SHORT),
-            "weights must hold V_0, V_1, a, got none of the name V_1",
+            lambda: head_capacities(two_heads, weights=weights, **SHORT),
+            "weights must hold V_0, V_1, a, got none of the",
         ),
     ):
         with pytest.raises(ValueError, match=re.escape(text)):
