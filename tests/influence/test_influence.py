@@ -101,6 +101,22 @@ def test_influences_of_independent_draws_are_derivatives_and_errors_cover_over_f
         likely(2 * np.minimum(p, 1 - p))
         covered = np.sum(np.abs(values - exact) < stats.norm.ppf(0.97) * errors, axis=0)
         likely(stats.binom(seeds, 0.94).cdf(covered))
+    # The sum over all examples is beta dE[q] / dbeta, beta = 1 / T: the derivative by a weight that all share.
+    together = {
+        name: (means(np.full(6, 1 + STEP))[0][name] - means(np.full(6, 1 - STEP))[0][name]) / (2 * STEP)
+        for name in ("outputs", "losses")
+    }
+    for name, exact in together.items():
+        np.testing.assert_allclose(truth()[name].sum(-1), exact, rtol=1e-5, atol=1e-6)
+        sums = np.stack([each[name].sum(each[name].dims[-1]).values for each in found])
+        near(
+            sums.mean(0),
+            exact,
+            sums.std(0, ddof=1) / np.sqrt(seeds),
+            seeds - 1,
+            finds=1.3 * sums.std(0).max(),
+            allowed=1e-5,
+        )
 
 
 def test_posteriors_of_large_pareto_k_are_sampled_without_the_example(monkeypatch):
@@ -355,6 +371,18 @@ def test_influences_in_four_networks_are_covariances_of_weighed_prior_draws(name
     for key, (exact, error) in each.items():
         finds = 1.0 if key == "squares" else 0.35
         near(found[key], exact, np.hypot(error, found[f"{key}_error"].values), 30, finds=finds)
+    # Posteriors of which one example weighs 1 + 0.1, 1 - 0.1, and twice as much more and less, against the same draws.
+    for example in range(2):
+        more, less, most, least = (
+            weighed(log_likelihoods.sum(1) + change * log_likelihoods[:, example])[0] @ f.reshape(len(f), -1)
+            for change in (0.1, -0.1, 0.2, -0.2)
+        )
+        slope = (8 * (more - less) - (most - least)) / 1.2
+        by_covariance, error = (values[..., example].ravel() for values in each["outputs"])
+        allowed = 0.02 * np.abs(slope).max()
+        np.testing.assert_allclose(slope, by_covariance, atol=allowed)
+        ours, own = (found[key].values[..., example].ravel() for key in ("outputs", "outputs_error"))
+        near(ours, slope, np.hypot(error, own), 30, finds=0.35, allowed=allowed)
 
 
 @pytest.mark.heavy
