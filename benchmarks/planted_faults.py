@@ -22,7 +22,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "planted"
-PLACES = ("theory", "kernels", "likelihoods", "models", "samplers", "checks", "runs", "attention", "network")
+PLACES = [
+    "theory",
+    "kernels",
+    "likelihoods",
+    "models",
+    "samplers",
+    "checks",
+    "questions",
+    "jobs/runs",
+    "fixed_attention",
+    "network",
+]
 PYTEST = (sys.executable, "-m", "pytest", "--numprocesses=0", "--quiet", "-p", "no:cacheprovider")
 SECONDS = 600
 """After which a fault counts as not found."""
@@ -133,7 +144,7 @@ def drawn(count, seed):
         module = str(path.relative_to(ROOT))
         for kind, line, start, end, replacement in candidates(path.read_text()):
             if tests := reached.get((module, line)):
-                near = (f"test_{Path(module).stem}.py", Path(module).parts[1])
+                near = (f"test_{Path(module).stem}.py", Path(module).parent.name)
                 far = {name: [place not in Path(name).parts for place in near] for name in tests}
                 order = sorted(tests, key=lambda name: (far[name], seconds[name]))
                 fault = {"module": module, "line": line, "kind": kind, "start": start, "end": end}
