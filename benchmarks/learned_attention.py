@@ -4,7 +4,7 @@
 draws the posterior of all weights, queries and keys among them, at N = 10, 100, 1000 and 10^9, which is the limit of
 infinite width to nine digits, and holds it against networks with fixed heads: the hand-made ones of the task, random ones,
 and those of a network trained by gradients. Key width is the rank of the hand-made head, so that sampled heads can equal it.
-It writes one file for each cell, goes on with what is missing if run again, and prints a table. `--fast` takes a tiny task,
+It writes one file for each cell, goes on where it was stopped if run again, and prints a table. `--fast` takes a tiny task,
 whose numbers mean nothing.
 
 - accuracy: of the mean predictor on the test sequences.
@@ -22,6 +22,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import pickle
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from bayesattn._util.text import with_error
 from bayesattn.jobs.plots.style import palette
 from bayesattn.models import CollapsedAttention
 from bayesattn.samplers.smc import anneal
+from bayesattn.samplers.tempered import FIELDS
 from bayesattn.tasks import HiddenMarkov
 from bayesattn.theory.predictor import right
 
@@ -57,8 +59,8 @@ NOISE = {"stay_probability": 0.8, "noise_difference": 0.3, "noise_sum": 0.3, "no
 """Chains of which hand-made heads tell 98 % apart, and random ones hardly any."""
 WARMUP, FAST_DRAWS, DRAWS = 300, 60, {25: 1500, 50: 2500, 100: 4000}
 """Transitions of a run's warm-up, and draws, by number of sequences: enough for twenty round trips."""
-KEPT = 300
-"""Draws of which predictions are kept."""
+KEPT, BLOCK = 300, 100
+"""Draws of which predictions are kept, and draws from checkpoint to checkpoint."""
 EXAMPLES = (25, 50, 100)
 REPLICAS = {25: 14, 50: 18, 100: 24}
 """Replicas by number of sequences: above twice the barrier."""
@@ -142,8 +144,13 @@ def fixed_cell(model: ba.AttentionModel, heads: Any, hand_made: np.ndarray) -> d
     }
 
 
-def run(model: ba.AttentionModel, heads: list | None, replicas: int, draws: int, seed: int) -> xr.Dataset:
-    """Tempered draws of one chain, begun with these queries and keys, or with some from the prior."""
+def run(
+    model: ba.AttentionModel, heads: list | None, replicas: int, draws: int, seed: int, checkpoint: Path
+) -> xr.Dataset:
+    """Tempered draws of one chain, begun with these queries and keys, or with some from the prior.
+
+    Goes on from the checkpoint if there is one, to the same draws as without a stop.
+    """
     posterior = CollapsedAttention.ready(model)
     sites = posterior.initial(jax.random.key(seed))
     if heads is not None:
@@ -153,10 +160,35 @@ def run(model: ba.AttentionModel, heads: list | None, replicas: int, draws: int,
                 for kind, array in zip(("queries", "keys"), pair, strict=True)
             }
     kernel = ba.samplers.Tempered(type(posterior).program, replicas=replicas)
-    mcmc = MCMC(kernel, num_warmup=WARMUP, num_samples=draws, progress_bar=False)
-    mcmc.run(jax.random.key(seed), posterior, init_params=sites)
-    found = ba.tempering(mcmc)
-    tree = ba.from_numpyro(mcmc.get_samples(group_by_chain=True), model, "collapsed", seed=seed)
+    length = min(BLOCK, draws)
+    mcmc = MCMC(kernel, num_warmup=WARMUP, num_samples=length, progress_bar=False)
+    blocks: list[Any] = []
+    if checkpoint.exists():
+        mcmc.post_warmup_state, blocks = pickle.loads(checkpoint.read_bytes())
+    while length * len(blocks) < draws:
+        before = mcmc.post_warmup_state
+        key = jax.random.PRNGKey(seed) if before is None else before.rng_key
+        mcmc.run(key, posterior, init_params=sites)
+        mcmc.post_warmup_state = mcmc.last_state
+        block = mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True)
+        blocks.append(jax.device_get(block))
+        new = checkpoint.with_suffix(".new")
+        new.write_bytes(pickle.dumps((jax.device_get(mcmc.last_state), blocks)))
+        new.replace(checkpoint)
+        print(f"{checkpoint.stem}: {length * len(blocks)} of {draws} draws", flush=True)
+    samples, statistics = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *blocks)
+    tree = ba.from_numpyro(samples, model, "collapsed", seed=seed)
+    tree["sample_stats"] = xr.Dataset(
+        {
+            name: (
+                ("chain", "draw", *(f"{name}_{axis}" for axis in range(statistics[field].ndim - 2))),
+                statistics[field],
+            )
+            for field, name in FIELDS.items()
+        },
+        coords={"draw": tree["posterior"]["draw"]},
+    )
+    found = ba.tempering(tree)
     kept = tree["posterior"].to_dataset().isel(draw=slice(None, None, max(1, draws // KEPT)))
     numbers = {"log_evidence": found.log_evidence, "evidence_error": found.error, "barrier": found.barrier}
     numbers |= {"round_trips": int(found.round_trips[0]), "restarts": int(found.restarts[0])}
@@ -223,7 +255,9 @@ def cell(examples: int, width: int, kind: str, seed: int, fast: bool, folder: Pa
             if not (of_run := folder / f"{name}-{start}.nc").exists():
                 replicas = REPLICAS.get(examples, 12)
                 draws = FAST_DRAWS if fast else DRAWS.get(examples, 1500)
-                run(model, begun[start](), replicas, draws, 10 * seed + number).to_netcdf(of_run)
+                checkpoint = of_run.with_suffix(".checkpoint")
+                run(model, begun[start](), replicas, draws, 10 * seed + number, checkpoint).to_netcdf(of_run)
+                checkpoint.unlink()
         files = [folder / f"{name}-{start}.nc" for start in STARTS]
         if not all(of_run.exists() for of_run in files):
             return None
