@@ -1,5 +1,6 @@
 """Verdicts: a right theory holds, a wrong one is caught, poor draws cannot tell; levels and power by simulation."""
 
+import dataclasses
 import itertools
 from collections import Counter
 from types import SimpleNamespace
@@ -277,6 +278,14 @@ def test_poor_draws_decide_nothing_whatever_they_say(without_test_examples, refe
         assert any(doubt in each for each in found.doubts())
         assert "nan" not in repr(found)
         assert found.statement().startswith("cannot tell: ")
+
+
+def test_signs_that_never_change_in_a_narrow_network_decide_nothing(reference_validation):
+    diagnostics = dataclasses.replace(reference_validation.diagnostics, uncrossed=["a and b"])
+    found = dataclasses.replace(reference_validation, diagnostics=diagnostics)
+    assert reference_validation.verdict == HOLDS
+    assert found.verdict == CANNOT_TELL
+    assert "the sign of U between a and b never changes in a chain" in found.statement()
 
 
 @pytest.mark.parametrize(

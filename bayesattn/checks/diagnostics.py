@@ -110,6 +110,16 @@ class Diagnostics(Described):
                 reasons[name] = "some draws are not finite"
         return reasons
 
+    def doubts_about_signs(self) -> list[str]:
+        """Why chains that never change a sign of U may have seen one mode of several; nothing if all signs change."""
+        if not self.uncrossed:
+            return []
+        return [
+            f"the sign of U between {self.uncrossed[0]}{_and_others(len(self.uncrossed) - 1)} never changes in a chain:"
+            " a network this narrow may have modes that no chain has reached, which R-hat does not show; draw with"
+            " sampler='tempered'"
+        ]
+
     def warnings(self) -> list[str]:
         """Warnings about the draws, each with advice."""
         notes = []
@@ -137,13 +147,7 @@ class Diagnostics(Described):
                 f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {GOOD_ESS}:"
                 " draw more before you trust quantiles"
             )
-        if self.uncrossed:
-            notes.append(
-                f"the sign of U between {self.uncrossed[0]}{_and_others(len(self.uncrossed) - 1)} never changes in a chain:"
-                " a network this narrow may have modes that no chain has reached, which R-hat does not show; draw with"
-                " sampler='tempered'"
-            )
-        notes += doubts_about_trips(self.round_trips)
+        notes += [*self.doubts_about_signs(), *doubts_about_trips(self.round_trips)]
         if self.pareto_k > MOST_PARETO_K:
             notes.append(
                 f"the tails of U^2 are heavy: Pareto k is {self.pareto_k:.2f}, above {MOST_PARETO_K}: values too rare"

@@ -112,13 +112,14 @@ class Validation(Described):
 
     @property
     def usable(self) -> bool:
-        """Whether the chains mixed well enough for a verdict; always False for a single chain."""
+        """Whether the chains mixed well enough for a verdict; False for one chain, or a sign kept in a narrow network."""
         return not self._unmixed()
 
     def _unmixed(self) -> list[str]:
         """Doubts about the draws, whatever they are compared with."""
         found = self.diagnostics
-        return doubts_about("U", found.chains, self.rhat, self.ess, found.round_trips)
+        mixing = doubts_about("U", found.chains, self.rhat, self.ess, found.round_trips)
+        return [*mixing, *found.doubts_about_signs()]
 
     @cached_property
     def entries(self) -> Compared:
