@@ -175,6 +175,9 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(model, draws):
     ):
         with pytest.raises(BayesattnError, match=re.escape(message)):
             ba.heads(drawn(draws), model=model, of=of)
+    alike = model.replace(head_names=(("same", "same"), ("uniform",)))
+    with pytest.raises(BayesattnError, match=re.escape("got (1, 'same'), which 2 heads have: give the model other")):
+        ba.heads(drawn(draws), model=alike, of={"a": [(1, "same")]})
 
 
 def test_the_prior_scores_are_those_of_its_networks():

@@ -92,6 +92,11 @@ def _members(name: Checked, members: Checked, heads: Sequence[Head], uses: np.nd
             raise BayesattnError(
                 f"of[{name!r}] must hold heads as pairs (layer, name), or layers, of {shown([*heads])}, got {shown(each)}"
             )
+        if pair is not None and len(found) > 1:
+            raise BayesattnError(
+                f"of[{name!r}] must hold heads with names of their own, got {shown(each)}, which {len(found)} heads have:"
+                " give the model other head_names"
+            )
         chosen += found
     if not chosen:
         raise BayesattnError(f"of[{name!r}] must hold at least one head, got none")
