@@ -67,7 +67,7 @@ def padded():
 
 @pytest.mark.parametrize(
     ("readout", "causal"),
-    [("last", True), ("first", False), ("mean", True), ("all", False)],
+    [("last", True), ("last", False), ("first", False), ("mean", True), ("all", False), ("all", True)],
 )
 def test_padded_sequences_are_those_by_themselves(padded, readout, causal):
     inputs, mask, weights, _ = padded

@@ -84,6 +84,8 @@ def test_too_few_draws_have_one_sentence(chains, count):
         warnings.simplefilter("error")
         found = diagnose(draws)
         assert all(row["error"] is None for row in summary(draws))
+    of = moments(draws["posterior"]["order_parameter"])
+    assert doubts_about("U", 4, of["rhat"], of["ess"]) == ["R-hat of U is not defined: draw more"]
     assert found.to_dict()["rhat"] is None
     assert found.warnings() == [
         f"R-hat and ESS are not defined: too few draws to tell: {count} of each chain, at least {FEWEST_DRAWS} are needed"

@@ -316,7 +316,7 @@ def test_what_are_no_classes_is_named(classes, message):
 COUNTED = np.array([0.0, 1.0, 2.0, 1.0, 0.0, 2.0])
 
 
-@pytest.mark.parametrize("labels", [COUNTED, COUNTED * 7, np.array([0, 1, 2, 3, 4, 0])])
+@pytest.mark.parametrize("labels", [COUNTED, COUNTED + 1, COUNTED * 7, np.array([0, 1, 2, 3, 4, 0])])
 def test_numbers_of_classes_get_a_warning(labels):
     values = len(np.unique(labels))
     with pytest.warns(UserWarning, match=f"labels are .*bayesattn.one_hot.*outputs = {values}$"):

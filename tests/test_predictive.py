@@ -349,12 +349,18 @@ def test_what_cannot_be_predicted_is_said(model, drawn):
         (given_u(np.eye(4), 3), {"model": narrow}, "must have rank 2 or less at these widths, got rank 4"),
         (draws.isel(example=slice(0, 2)), {}, "attribute 'bayesattn' describes, got data of"),
         (draws, {"new_path_inputs": inputs[:, :, :2]}, r"new_path_inputs must have shape \(.*\), got \(3, 1, 2\)"),
+        (draws, {"new_path_inputs": inputs * np.nan}, "new_path_inputs must be finite"),
+        (draws, {"thin": 0}, "thin must be a whole number of at least 1, got 0"),
         (draws, {"thin": 2000}, "draws must hold at least 2000 of each chain, got 1300"),
+        (draws, {"seed": -1}, "seed must be a whole number"),
     ):
         with pytest.raises(ValueError, match=message):
             ba.predict(of, **{"new_path_inputs": inputs} | changes)
     with pytest.raises(ValueError, match=r"group must be one of .*did you mean 'log_likelihood'"):
         ba.with_groups(draws, "likelihood")
+    for name, value in {"prior_draws": 0, "seed": -1}.items():
+        with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+            ba.with_groups(draws, "prior", **{name: value})
 
 
 def test_of_a_single_draw_the_error_is_not_known(model):

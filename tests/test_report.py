@@ -422,6 +422,7 @@ def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
         ([page.parent / "latent"], page, FileExistsError, "out must not exist yet"),
         ([], new, ValueError, "runs must hold at least one run, got none"),
         (page.parent / "latent", new, ValueError, "runs must be a list of folders, got "),
+        ("out/run", new, ValueError, "runs must be a list of folders, got 'out/run'"),
         ([tmp_path / "none"], new, runs.RunError, "which does not exist"),
         ([tmp_path / "begun"], new, ValueError, "runs must have draws to report on"),
     ):

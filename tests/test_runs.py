@@ -199,6 +199,8 @@ def test_flags_that_a_draw_may_depend_on_belong_to_the_run(model, interrupted, f
     flag("jax_disable_most_optimizations", True)
     with pytest.raises(runs.RunError, match=r"begun with flags none \(now jax_disable_most_optimizations=True\)"):
         runs.sample(model, interrupted, **JOB)
+    with jax.disable_jit(), pytest.raises(runs.RunError, match="now jax_disable_jit=True jax_disable_most_opt"):
+        runs.sample(model, interrupted, **JOB)
 
 
 def test_flags_of_the_compiler_which_change_the_last_bits_of_draws_are_part_of_the_environment(monkeypatch):
@@ -278,8 +280,11 @@ def test_netcdf_holds_the_same_draws(complete, tmp_path):
 
 def test_overview(made, tmp_path, monkeypatch):
     shutil.copytree(made, tmp_path / "sweep" / "nested")
+    shutil.copytree(made / "complete", tmp_path / "sweep" / "damaged")
+    (tmp_path / "sweep" / "damaged" / "zarr.json").write_text("{")
     rows = {row["run"]: row for row in runs.overview(tmp_path / "sweep")}
-    assert set(rows) == {"nested/complete", "nested/interrupted"}
+    assert set(rows) == {"damaged", "nested/complete", "nested/interrupted"}
+    assert rows["damaged"]["state"] == "unreadable"
     assert rows["nested/interrupted"]["progress"] == pytest.approx(sum(runs.Run(made / "interrupted").done) / 240)
     (tmp_path / "sweep" / "linked").symlink_to(made / "complete")
     (tmp_path / "sweep" / "round").symlink_to(tmp_path)

@@ -87,6 +87,7 @@ COMMANDS = {
     "theory small.toml --width 10,100": "a whole number, such as 1000, got '10,100': repeat --width",
     "theory small.toml --temperature 0.1,1": "such as 0.01, got '0.1,1': repeat --temperature",
     "sample small.toml --out x --width 1e3": "--width must be a whole number, such as 1000, got '1e3'\n",
+    "sample small.toml --out x --option depth=" + 3000 * "[": "--option must be NAME=VALUE",
     "sample small.toml --out small.toml": "small.toml must be a run, a Zarr store that",
     "sample small.toml": "Missing option '--out'",
     "sample small.toml --out x --option steps": "--option must be NAME=VALUE, such as max_tree_depth=8, got 'steps'",
@@ -120,8 +121,13 @@ def test_a_bad_setting_is_found_before_any_theory_is_solved(run, monkeypatch):
     assert run("validate", "small.toml", "--warmup", "-1")[0] == 2
 
 
-UNFORESEEN = [lambda: np.ones(3) @ np.ones(2), raises(ValueError("not of this package")), lambda: {}["[/red]"]]
-"""Of NumPy, of someone else, with markup."""
+UNFORESEEN = [
+    lambda: np.ones(3) @ np.ones(2),
+    raises(ValueError("not of this package")),
+    raises(EOFError("no more")),
+    lambda: {}["[/red]"],
+]
+"""Of NumPy, of someone else, one that Typer takes for an abort, with markup."""
 
 
 @pytest.mark.parametrize("act", UNFORESEEN)

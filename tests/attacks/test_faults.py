@@ -96,7 +96,12 @@ def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, name):
 # SIGKILL
 
 
-MOMENTS = {"it is begun": "0/7/1", "it goes on": "60/20/1", "it takes the place of another": "moved"}
+MOMENTS = {
+    "it is created": "0/2/0",
+    "it is begun": "0/7/1",
+    "it goes on": "60/20/1",
+    "it takes the place of another": "moved",
+}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -118,7 +123,7 @@ def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, momen
 @pytest.mark.heavy
 @pytest.mark.parametrize("settings", [{}, {"sampler": "mala", "options": {"steps": 3}}], ids=["nuts", "mala"])
 def test_processes_killed_at_random_writes_of_a_replacement_lose_nothing(tmp_path, settings):
-    """Another process goes on with it. New runs: tests/test_runs.py."""
+    """Another process goes on with it. New runs: the test before this one, and tests/test_runs.py."""
     job = {"chains": 2, "warmup": 60, "draws": 200, "seed": 3} | settings
     status, printed, err = run_process(tmp_path / "whole", job)
     assert status == 0, err

@@ -142,7 +142,9 @@ DAMAGE = {
     "a group of draws deleted": (removed("posterior"), "damaged: posterior/.* is missing"),
     "one bit of the labels": (flipped(place("observed_data/labels/c.0")), "is damaged"),
     "description cut short": (cut(ROOT), "damaged: its zarr.json is not JSON"),
+    "a folder for a checkpoint": (lambda run: ((file := CHECKPOINT(run)).unlink(), file.mkdir()), UNREADABLE),
     "too deep": (written(ROOT, "[" * 10**5), "zarr.json is not JSON"),
+    "of a text too deep": (written(ROOT, json.dumps({"attributes": {"bayesattn": "[" * 10**5}})), "of something else"),
     "number of draws edited": (edited(ROOT, "draws = 60", "draws = 61"), OTHERWISE),
     "of a list": (written(ROOT, '{"attributes": {"bayesattn": [1]}}'), "of something else"),
     "another's Zarr store": (lambda run: zarr.create_group(run, overwrite=True), "got a Zarr store of something else"),
@@ -210,6 +212,10 @@ def test_a_complete_run_needs_nothing_of_what_was_computed_before(model, run):
     (run / ".run" / "prepared.npz").unlink()
     begun_with(jax="0.1")(run)
     assert runs.sample(model, run, **JOB).complete
+    before = files(run)
+    with pytest.raises(runs.RunError, match=r"begun with jax 0\.1"):
+        runs.sample(model, run, **JOB | {"draws": 80})
+    assert files(run) == before
 
 
 def test_what_stands_about_stops_no_run(model, whole, stopped):
@@ -233,6 +239,7 @@ SIDE_FILES = [
     '{"chains": 2, "draws": 60, "rhat": 99.0}',  # Diagnostics of an older version.
     '[1, 2]\n["block"]\n{"time": 3}\n',
     '{"event": "block", "seconds": "few", "steps": 3, "chains": [0]}\n',
+    "\xff\x00\xfe\n",  # No UTF-8.
     ...,  # A folder.
 ]
 
@@ -245,7 +252,7 @@ def test_side_files_that_are_damaged(whole, run):
                 file.unlink()
                 file.mkdir()
             else:
-                file.write_text(content)
+                file.write_bytes(content.encode("latin-1"))
         [row] = runs.overview(run)
         assert (row["diagnostics"], row["state"]) == (expected["diagnostics"], "complete"), content
         assert json.dumps(runs.Run(run).summary()) == summary, content

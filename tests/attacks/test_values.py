@@ -103,6 +103,7 @@ def test_paths_of_one_name_are_told_apart():
 
 UNUSUAL = [
     ({"labels": Y > 0}, r"labels are 0 and 1: .*use -1 and \+1"),
+    ({"labels": 1.5 + Y / 2}, r"labels are 1 and 2: .*use -1 and \+1"),
     ({"labels": 1e3 * Y}, "labels are .* times larger than the prior expects; rescale them"),
     ({"labels": 1e-3 * Y}, "labels are .* times smaller than the prior expects; rescale them"),
     ({"test_path_inputs": XI, "test_labels": Y > 0}, "test_labels are 0 and 1"),
@@ -177,9 +178,12 @@ JOBS = [
     ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),
     ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
     ({"draws": 10, "thin": 3}, "thin must divide draws"),
+    ({"thin": 0}, "thin must be a whole number of at least 1, got 0"),
     ({"cains": 3}, "setting of a job must be one of", "did you mean 'chains'?"),
     ({"num_samples": 10}, "draws= must be given, as it is called here, got num_samples="),
     ({"tune": 10}, "warmup= must be given", "got tune="),
+    ({"num_warmup": 10}, "warmup= must be given", "got num_warmup="),
+    ({"num_chains": 2}, "chains= must be given", "got num_chains="),
     ({"chain_method": "vectorized"}, "did you mean 'vectorised'?"),
     ({"parameterisation": "colapsed"}, "did you mean 'collapsed'?"),
     ({"parameterisation": "latent"}, "parameterisation of a Model must be one of"),

@@ -15,6 +15,7 @@ from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.kernels.feature_space import mixes_pairs
 from bayesattn.kernels.forms import FORMS, compressed, gaussian_process
 from bayesattn.kernels.gaussian_process import smaller_by_features
+from bayesattn.theory.bartlett import layer_shapes
 from tests.conftest import relative_error
 from tests.statistics import likely
 
@@ -220,6 +221,7 @@ def test_products_of_features_change_nothing(outputs, heads, columns, temperatur
     """As exact as the condition of K + T I allows."""
     rng = np.random.default_rng(0)
     arch = ba.Architecture((heads,), (columns, columns), (1.2, 1.0, 0.8), (0.7,), outputs)
+    assert arch.factor_columns == layer_shapes(arch)[0].columns
     assert mixes_pairs(arch.rows, columns, outputs) == (heads == 2)
     inputs, labels = rng.normal(size=(180, heads + 1, 4)), rng.normal(size=(180, outputs))
     found = gaussian_process(inputs, labels[:, 0] if outputs == 1 else labels, arch, temperature)
@@ -262,4 +264,7 @@ def test_many_examples_are_compressed_to_the_same_density(outputs):
     exact = known(found)
     for value, expected, digits in zip(known(few), exact, (1e-12, 1e-10, 1e-10), strict=True):
         assert relative_error(value, expected) < digits
+    if outputs == 1:
+        by_pairs = compressed(gaussian_process(inputs, labels[:, 0], arch, 0.3, form="pairs"), arch)
+        assert relative_error(jax.jit(by_pairs.log_density)(factor), exact[0]) < 1e-12
     assert compressed(few, arch) is few

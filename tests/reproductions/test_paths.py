@@ -8,6 +8,7 @@ from reproductions.experiment import Settings
 from reproductions.paths import EXPERIMENTS, limit, maps
 from reproductions.registry import ROWS
 from reproductions.results import experiments
+from reproductions.tokens import CHECKS
 
 
 def check(name, seed=0, fast=False):
@@ -16,6 +17,8 @@ def check(name, seed=0, fast=False):
     assert {claim.row for claim in findings.claims} == {row.id for row in ROWS if name in row.by}
     assert [claim for claim in findings.claims if not claim.as_expected()] == []
     assert [claim for claim in findings.claims if not claim.literal and not claim.finds_planted()] == []
+    if name in CHECKS:
+        assert [claim for claim in findings.claims if not claim.literal and claim.planted is None] == []
     for curve in (curve for panel in findings.panels for curve in panel.curves):
         assert np.isfinite(curve.y).all(), curve.label
         assert curve.x.shape == curve.y.shape

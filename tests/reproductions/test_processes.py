@@ -36,6 +36,7 @@ def work(name, tell):
         case "endless":
             tell(str(os.getpid()))
             time.sleep(1000)
+    return name.upper(), os.getpid()
 
 
 def forked(method):
@@ -47,6 +48,12 @@ def forked(method):
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     monkeypatch.setattr(processes, "get_context", forked)
+
+
+def test_work_is_done_by_as_many_processes_as_are_asked_for():
+    found = {name: result for name, words, result in side_by_side(work, [*"abcde"], 2) if words is None}
+    assert {name: word for name, (word, _) in found.items()} == {name: name.upper() for name in "abcde"}
+    assert 1 <= len({process for _, process in found.values()} - {os.getpid()}) <= 2
 
 
 @pytest.mark.parametrize(

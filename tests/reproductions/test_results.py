@@ -40,6 +40,7 @@ def test_the_page_shows_rows_claims_and_figures():
 
 def test_rows_are_chosen_by_paper_by_name_and_by_experiment():
     assert results.chosen() == list(ROWS)
+    assert len({row.id for row in ROWS}) == len(ROWS)
     assert {row.paper for row in results.chosen(["2212.14852"])} == {"2212.14852"}
     assert {row.id for row in results.chosen(["paths-2c"])} == {"paths-2c-theory", "paths-2c-gain", "paths-2c-u"}
     assert all("network" in row.by for row in results.chosen(["network"]))
@@ -102,6 +103,7 @@ DAMAGE = {
     "experiment": lambda content, claim: content.update(experiment="sufficiency"),
     "version": lambda content, claim: content.update(version="9.9.9"),
     "seed": lambda content, claim: content.update(seed=7),
+    "mode": lambda content, claim: content.update(fast=False),
 }
 
 
@@ -229,3 +231,10 @@ def test_errors_end_the_command_with_their_status(command_of, error, expected):
     status, out, err = command_of(error, "tokens-latent")
     assert (status, out) == (expected, "")
     assert ("Traceback" in err) == (expected == 70)
+
+
+def test_a_wrong_law_that_four_digits_do_not_show_is_shown_by_its_difference():
+    claim = {"relation": "=", "allowance": 0.0, "wrong": "off", "predicted_error": 0.0, "measured_error": 0.0}
+    shown = page.numbers(claim | {"predicted": 0.5056, "measured": 0.5056, "planted": 0.5056 + 1e-11})
+    assert shown == ("0.5056", "0.5056", "off: +1e-11")
+    assert page.numbers(claim | {"predicted": 1.0, "measured": 1.0, "planted": 2.0})[2] == "off: 2"

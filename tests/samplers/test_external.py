@@ -1,5 +1,6 @@
 """NumPyro kernels that are not on the list of samplers: classes, instances, one's own."""
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import blackjax
@@ -32,6 +33,15 @@ class Forgetful(numpyro.infer.BarkerMH):
 
     def sample(self, state, model_args, model_kwargs):
         return super().sample(state, model_args, model_kwargs).z
+
+
+class Bare(numpyro.infer.HMC):
+    """A kernel whose state has no random key."""
+
+    State = namedtuple("State", "z")
+
+    def init(self, *arguments):
+        return self.State(super().init(*arguments).z)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +105,7 @@ BAD = [
     (3, {}, r"sampler must be a name, a NumPyro kernel or an \(init, step\) pair, got 3"),
     ("numpyro.infer.barker.Baker", {}, "sampler must be one of 'auto', 'nuts'"),
     (numpyro.infer.BarkerMH, {"stepsize": 1.0}, f"options of sampler '{BARKER}' must be some of"),
+    (Bare, {}, "init of sampler .*Bare.* must return a named tuple with the fields z and rng_key, got 'State'"),
     (Forgetful, {}, "sample of .*Forgetful.* must return a named tuple with the fields z and rng_key, got 'dict'"),
     (Tempered(print), {}, r"sampler must be the name 'tempered', its settings options=, got Tempered\(..\)"),
 ]

@@ -147,6 +147,8 @@ def test_a_trajectory_in_float32_has_one_energy_in_float64(model):
 
 def test_gradients_in_float32_are_refused_where_there_are_none(model):
     few, other = {"chains": 1, "warmup": 1, "draws": 1}, model.replace(likelihood=ba.StudentT(0.5, 4.0))
+    with pytest.raises(ValueError, match="for a program of your own"):
+        Underdamped(potential_fn=jnp.sum, float32_gradients=True).init(jax.random.key(0), 0, jnp.ones(2))
     with pytest.raises(ValueError, match=r"options\.float32_gradients must be true or false, got 'yes'"):
         ba.sample(model, "underdamped", **few, options={"float32_gradients": "yes"})
     for of, kind in ((model, "path"), (other, "collapsed")):

@@ -27,6 +27,7 @@ from bayesattn import runs
 from bayesattn.checks import tempering
 from bayesattn.questions import calibration
 from bayesattn.samplers import Tempered, pilot, replicas, stopping, tempered
+from bayesattn.samplers.langevin import Mala
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
 from tests.statistics import agree, likely, near
 from tests.test_runs import StopAfter
@@ -287,6 +288,13 @@ def test_a_pilot_counts_while_the_data_are_the_same(monkeypatch):
     assert sizes == [5, 5, 6, 5]
     assert [float(each[0]) for each in asked] == [3, 4, 3]
     assert kernel.replicas == "auto"
+
+
+@pytest.mark.parametrize("probability", [0, 1.0])
+def test_a_target_acceptance_outside_of_0_and_1_is_refused(probability):
+    for kernel, of in ((Tempered, {"program": conjugate}), (Mala, {"potential_fn": jnp.sum})):
+        with pytest.raises(ValueError, match="target_accept_prob must be"):
+            kernel(**of, target_accept_prob=probability)
 
 
 def test_parallel_chains_need_a_number_of_replicas():

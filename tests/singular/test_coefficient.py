@@ -126,6 +126,9 @@ def test_noise_on_a_narrow_network(noisy):
     basis = np.linalg.qr(inputs[:, 0])[0]
     least = np.sum(labels**2) - np.linalg.svd(basis.T @ labels, compute_uv=False)[0] ** 2
     assert noisy.best_fit.square == pytest.approx(least, rel=1e-6)
+    statistics = ba.Dataset.gather((inputs, labels), model.architecture)
+    gathered, residual = reduced(ba.Model(dataset=statistics, architecture=model.architecture, temperature=0.5))
+    assert best_fit_of(gathered, residual=residual).square == pytest.approx(least, rel=1e-6)
     smaller = reduced(model)[0]
     settings = {"sampler": "nuts", "keep": ["order_parameter"], "options": {"target_accept_prob": 0.95}}
     draws = ba.sample(smaller, chains=2, warmup=300, draws=1000, seed=5, progress=False, **settings)

@@ -114,3 +114,18 @@ def test_what_has_no_maximum_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             ba.theory.maximum_evidence(bad)
+
+
+@pytest.mark.heavy
+def test_labels_that_contradict_each_other_at_an_edge():
+    """At the lower edge of T no network explains the labels of equal inputs; the maximum is found all the same."""
+    model = ba.Model(
+        path_inputs=np.ones((2, 1, 1)),
+        labels=[1e-3, -1e-3],
+        heads=(1,),
+        widths=(40, 40),
+        temperature=dist.LogNormal(-20.7, 1.0),
+    )
+    assert 1e-8 < ba.theory.maximum_evidence(model).values["temperature"] < 1e-5
+    with pytest.raises(ba.theory.NotConverged, match="cannot be computed in float64"):
+        ba.theory.maximum_evidence(model.replace(temperature=dist.LogNormal(-39.0, 3.0)))
