@@ -101,7 +101,7 @@ class Tempering(Described):
         ways, barrier = figure.subplots(1, 2, width_ratios=(2, 1))
         ways.plot(rungs, color="0.82", lw=0.4)
         ways.plot(rungs[:, 0], color="#0072B2", lw=1.4)
-        part = "" if len(rungs) == draws else f", the first {len(rungs)} of them"
+        part = "" if len(rungs) == draws else f"; the first {len(rungs)} draws"
         ways.set(
             title=f"replicas of chain {chain}: {self.round_trips[chain]} round trips in {draws} draws{part}",
             xlabel="draw",

@@ -285,9 +285,11 @@ class NetworkPosterior(Posterior):
     def _described_network(self) -> dict[str, str]:
         """Widths, temperature and likelihood, as text."""
         arch = self.architecture
+        noise = ", the variance of the noise in labels" if self.likelihood.conjugate else ""
         return {
+            **({} if self.output_names is None else {"outputs": ", ".join(self.output_names)}),
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {listed(arch.variances)}",
-            **({} if self.temperature is None else {"temperature": f"T = {shown_prior(self.temperature)}"}),
+            **({} if self.temperature is None else {"temperature": f"T = {shown_prior(self.temperature)}{noise}"}),
             **({} if self.likelihood.conjugate else {"labels": self._described_labels()}),
         }
 

@@ -94,8 +94,18 @@ def is_kernel(sampler: object) -> bool:
     return isinstance(sampler, MCMCKernel)
 
 
+def require_attribute(kernel: Any) -> None:
+    """Raise ValueError for an instance that does not keep its program where NumPyro's do, so that it cannot get another."""
+    if not hasattr(kernel, "_model"):
+        raise BayesattnError(
+            "kernel must keep its program in the attribute _model, and read it there, as NumPyro's do, got"
+            f" {name_of(kernel)} without one: mend it, or give the class"
+        )
+
+
 def require_program(kernel: Any, program: Callable | None) -> None:
     """Raise ValueError for a kernel that was built for another target than a program: it would be run on the program."""
+    require_attribute(kernel)
     if kernel._model is not program or program is None:
         got = "potential_fn" if kernel._model is None else "another program"
         raise BayesattnError(
@@ -154,7 +164,8 @@ class NumpyroKernel:
                 options["init_strategy"] = init_to_sample
             self.kernel: Any = sampler(program, **options)
         else:
-            if getattr(sampler, "_model", None) is None:
+            require_attribute(sampler)
+            if sampler._model is None:
                 raise BayesattnError(
                     "sampler must be built for a program, which is replaced by that of the model, got one of potential_fn"
                 )

@@ -98,8 +98,8 @@ def doubts_about_trips(round_trips: "float | np.ndarray") -> list[str]:
     if not (fewest := np.min(round_trips)) < FEWEST_ROUND_TRIPS:  # NaN of draws that are not tempered.
         return []
     return [
-        f"replicas of a chain made {fewest:.0f} round trips between posterior and prior, fewer than {FEWEST_ROUND_TRIPS}:"
-        " the weights of modes are not known, whatever R-hat is; draw longer"
+        f"replicas of a chain made {fewest:.0f} round trip{'' if fewest == 1 else 's'} between posterior and prior, fewer"
+        f" than {FEWEST_ROUND_TRIPS}: the weights of modes are not known, whatever R-hat is; draw longer"
     ]
 
 

@@ -180,6 +180,12 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(model, draws):
         ba.heads(drawn(draws), model=alike, of={"a": [(1, "same")]})
 
 
+def test_draws_that_do_not_vary_have_no_error(model, draws):
+    found = ba.heads(drawn(np.broadcast_to(draws[:1, :1], draws.shape)), model=model)
+    assert np.isnan(found.error).all()
+    assert "draws do not vary, or are too few" in repr(found)
+
+
 def test_the_prior_scores_are_those_of_its_networks():
     """One layer of two heads, weights drawn in NumPy; in wide networks no head is above another."""
     model = tiny_model(heads=(2,), widths=(3, 3), examples=4)

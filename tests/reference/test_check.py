@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.infer import HMC, NUTS
+from numpyro.infer.mcmc import MCMCKernel
 
 import bayesattn as ba
 from bayesattn.questions.reference import checking
@@ -121,6 +122,18 @@ def test_a_function_may_return_sites_or_what_has_them(found, seen):
     assert parameterisation == "path"
 
 
+class Elsewhere(MCMCKernel):
+    """A kernel that keeps its program under a name of its own."""
+
+    def __init__(self, model):
+        self.mine = model
+
+    def init(self, *arguments):
+        raise NotImplementedError
+
+    sample = init
+
+
 NOT_A_KERNEL = "kernel must be a name, a NumPyro kernel, or a function whose arguments are some of program, log_density"
 BUILT_FOR = "kernel must be built for the program .*, got one of "
 DRAWS = r"kernel must return a NumPyro kernel, .* draws of shape \(chain, draw, coordinate\), got 3"
@@ -131,6 +144,11 @@ REFUSED = [
     (lambda program: NUTS(lambda: None), {}, BUILT_FOR + "another program"),
     (lambda starts: NUTS(potential_fn=jnp.sum), {}, BUILT_FOR + "potential_fn"),
     (NUTS(potential_fn=jnp.sum), {}, "sampler must be built for a program, .*, got one of potential_fn"),
+    (
+        lambda program: Elsewhere(program),
+        {},
+        "kernel must keep its program in the attribute _model, .* got .*Elsewhere",
+    ),
     (lambda draws: 3, {}, DRAWS),
     (lambda draws: ([1], [2, 3]), {}, "kernel must return a NumPyro kernel"),
     (lambda draws: np.zeros((4, 10, 3)), {}, r"vectors must have shape \(chains, draws, 2\), got \(4, 10, 3\)"),

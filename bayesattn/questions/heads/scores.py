@@ -57,7 +57,8 @@ class Heads(Described):
         units: the heads, paths or groups, and the paths that each uses.
         scores: posterior mean of the score, shape (head,).
         sd: posterior standard deviation.
-        error: Monte Carlo standard error of the mean; NaN with fewer than four draws per chain.
+        error: Monte Carlo standard error of the mean; NaN with fewer than four draws per chain, and of draws that do not
+            vary.
         lower: lower end of the central interval of probability 0.94.
         upper: upper end of this interval.
         probability_least: posterior probability that the head has the least score of all heads.
@@ -108,7 +109,9 @@ class Heads(Described):
 
     @property
     def _note_of_prior(self) -> str:
-        """That no score is farther from the prior's mean than its standard deviation, if so; attention is fixed."""
+        """That draws do not vary, or no score is farther from the prior's mean than its standard deviation, if so."""
+        if np.isnan(self.error).all():
+            return "draws do not vary, or are too few, so the scores have no error: warm up and draw longer"
         if not has_fixed_attention(self.model) or not np.all(np.abs(self.scores - self.prior) <= self.sd):
             return ""
         return "all scores are near those of the prior and tell no head from another; bayesattn.head_losses does"
@@ -209,15 +212,17 @@ def heads(draws: Draws, *, of: Checked = "heads", model: NetworkPosterior | None
     """
     model, tree = opened_with_network(draws, model)
     units = units_of(model, of)
-    scores = units.scores(order_parameters_in(tree, model), model.architecture)
+    u = order_parameters_in(tree, model)
+    scores = units.scores(u, model.architecture)
     least = scores == scores.min(-1, keepdims=True)
     moments = moments_and_interval(scores)
+    stuck = np.ptp(u, axis=(0, 1)).max() == 0  # Not scores: one group alone always has the score 1.
     return Heads(
         model=model,
         units=units,
         scores=moments["mean"],
         sd=moments["sd"],
-        error=moments["error"],
+        error=np.full(len(units.names), np.nan) if stuck else moments["error"],
         lower=moments["lower"],
         upper=moments["upper"],
         probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1)),

@@ -126,7 +126,7 @@ class Grade(Described):
         if fixed := int(np.sum(np.ptp(self.values, axis=(0, 1)) == 0)):
             return [f"{fixed} quantities never vary: these are points, not draws"]
         if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
-            return ["the same draws occur in several chains: pass each chain once"]
+            return ["the same draws occur in several chains: they share a random key, or one was passed twice"]
         if np.all(np.ptp(self.values[..., 0], axis=1) == 0):  # U; predictions may be drawn anew given it.
             return ["no chain ever moves: is the log density finite, and the step size small enough?"]
         if together := _moving_together(self.values):

@@ -122,7 +122,8 @@ def from_cache(
     """Hidden states and attention from a TransformerLens cache: `cache["pattern", layer]`, `cache["resid_pre", layer]`.
 
     Args:
-        cache: the `ActivationCache` that `HookedTransformer.run_with_cache` returns, or any mapping with its names:
+        cache: the `ActivationCache` that `HookedTransformer.run_with_cache` returns, or any mapping with its keys, pairs
+            such as ("pattern", 5) or names of hooks such as "blocks.5.attn.hook_pattern":
             patterns of shape (P, H, T, T), and residual streams before and after each layer ("resid_pre", "resid_post"),
             of shape (P, T, N_0).
         layers: the layers, from 0, ascending.
@@ -137,13 +138,16 @@ def from_cache(
     numbers, tolerance = _ascending(layers), checked_tolerance(renormalise)
 
     def entry(name: str, layer: int) -> np.ndarray:
-        try:
-            found = cache[name, layer]
-        except (KeyError, IndexError, TypeError):
+        hook = f"blocks.{layer}.{'attn.' if name == 'pattern' else ''}hook_{name}"
+        for key in ((name, layer), hook):
+            with suppress(KeyError, IndexError, TypeError):
+                found = cache[key]
+                break
+        else:
             raise BayesattnError(
-                f"cache must hold {(name, layer)!r}, got none: from_cache reads cache[{name!r}, {layer}], as an"
-                " ActivationCache has it; patterns, resid_pre and resid_post of each layer are needed"
-            ) from None
+                f"cache must hold {(name, layer)!r}, or {hook!r}, got none: patterns, resid_pre and resid_post of each layer"
+                " are needed"
+            )
         axes = ("examples", "heads", "tokens", "tokens") if name == "pattern" else ("examples", "tokens", "features")
         return real_array(f"cache[{name!r}, {layer}]", found, axes)
 
@@ -165,7 +169,7 @@ def from_cache(
 
 def _embeddings(cache: Checked, states: np.ndarray) -> np.ndarray:
     """Embedded tokens, which repeat where tokens do; states of a later layer if the cache has none before the first."""
-    for key in ("embed", ("resid_pre", 0)):
+    for key in ("embed", "hook_embed", ("resid_pre", 0), "blocks.0.hook_resid_pre"):
         with suppress(KeyError, IndexError, TypeError):
             return np.asarray(readable(cache[key]))
     return states
