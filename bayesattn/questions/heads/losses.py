@@ -106,7 +106,7 @@ class Losses(Described):
     def _described(self) -> tuple[str, dict[str, str]]:
         least = int(np.argmin(self.evidence))
         rows = {
-            "least": f"{self.names[least]}, log evidence {with_error(self.evidence[least], self.evidence_error[least])}"
+            "least": f"{self.names[least]}, log evidence lost {with_error(self.evidence[least], self.evidence_error[least])}"
         }
         doubtful = [str(self.names[at]) for at in np.flatnonzero(self.rhat > UNRELIABLE_RHAT)]
         if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
