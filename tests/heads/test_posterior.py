@@ -183,6 +183,7 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(model, draws):
 def test_draws_that_do_not_vary_have_no_error(model, draws):
     found = ba.heads(drawn(np.broadcast_to(draws[:1, :1], draws.shape)), model=model)
     assert np.isnan(found.error).all()
+    assert np.isnan(found.correlations().error).all()
     assert "draws do not vary, or are too few" in repr(found)
 
 

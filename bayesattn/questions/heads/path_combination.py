@@ -62,7 +62,7 @@ class PathCorrelations(Described):
         cls, model: NetworkPosterior, order_parameters: Float[np.ndarray, "chain draw row row"]
     ) -> "PathCorrelations":
         """Correlations of paths in draws of U."""
-        moments = moments_and_interval(path_correlations(order_parameters))
+        moments = moments_and_interval(path_correlations(order_parameters), order_parameters)
         return cls(model.row_names, **moments, outputs=model.architecture.outputs)
 
     @property
@@ -156,14 +156,20 @@ def _pairs(rows: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-def moments_and_interval(values: Float[np.ndarray, "chain draw *quantity"]) -> dict[str, np.ndarray]:
-    """Mean, sd, Monte Carlo error of the mean, and ends of the interval, of each quantity over chains and draws."""
+def moments_and_interval(
+    values: Float[np.ndarray, "chain draw *quantity"], order_parameters: Float[np.ndarray, "chain draw row row"]
+) -> dict[str, np.ndarray]:
+    """Mean, sd, Monte Carlo error of the mean, and ends of the interval, of functions of U over chains and draws.
+
+    The error of what is the same for every U is 0; it is NaN where draws are few, or U does not vary.
+    """
     error = np.full(values.shape[2:], np.nan)
     if values.shape[1] >= FEWEST_DRAWS:
         dims = ("chain", "draw", *(f"axis_{axis}" for axis in range(values.ndim - 2)))
         with np.errstate(divide="ignore", invalid="ignore"):
             error = arviz_stats.mcse(xr.DataArray(values, dims=dims)).values
-        error = np.where(np.ptp(values, axis=(0, 1)) == 0, 0.0, error)
+        known = 0.0 if np.ptp(order_parameters, axis=(0, 1)).any() else np.nan
+        error = np.where(np.ptp(values, axis=(0, 1)) == 0, known, error)
     lower, upper = np.quantile(values, [(1 - INTERVAL_PROBABILITY) / 2, (1 + INTERVAL_PROBABILITY) / 2], axis=(0, 1))
     sd = values.std((0, 1), ddof=1) if values[..., 0].size > 1 else np.full(values.shape[2:], np.nan)
     return {"mean": values.mean((0, 1)), "sd": sd, "error": error, "lower": lower, "upper": upper}

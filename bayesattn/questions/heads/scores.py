@@ -109,9 +109,7 @@ class Heads(Described):
 
     @property
     def _note_of_prior(self) -> str:
-        """That draws do not vary, or no score is farther from the prior's mean than its standard deviation, if so."""
-        if np.isnan(self.error).all():
-            return "draws do not vary, or are too few, so the scores have no error: warm up and draw longer"
+        """That no score is farther from the prior's mean than its standard deviation, if so; attention is fixed."""
         if not has_fixed_attention(self.model) or not np.all(np.abs(self.scores - self.prior) <= self.sd):
             return ""
         return "all scores are near those of the prior and tell no head from another; bayesattn.head_losses does"
@@ -184,10 +182,13 @@ class Heads(Described):
             return f"{name}, score {with_error(self.scores[head], self.sd[head])} (posterior sd)"
 
         most, least = int(np.argmax(self.scores)), int(np.argmax(self.probability_least))
+        note = self.note or self._note_of_prior
+        if np.isnan(self.error).all():
+            note = "draws do not vary, or are too few, so the scores have no error: warm up and draw longer"
         return f"Heads: posterior of {len(self.names)} scores", {
             "most": sentence(most),
             "least": f"{sentence(least)}, the least of all with probability {self.probability_least[least]:.2f}",
-        } | ({"note": note} if (note := self.note or self._note_of_prior) else {})
+        } | ({"note": note} if note else {})
 
 
 @draws_first
@@ -215,14 +216,13 @@ def heads(draws: Draws, *, of: Checked = "heads", model: NetworkPosterior | None
     u = order_parameters_in(tree, model)
     scores = units.scores(u, model.architecture)
     least = scores == scores.min(-1, keepdims=True)
-    moments = moments_and_interval(scores)
-    stuck = np.ptp(u, axis=(0, 1)).max() == 0  # Not scores: one group alone always has the score 1.
+    moments = moments_and_interval(scores, u)
     return Heads(
         model=model,
         units=units,
         scores=moments["mean"],
         sd=moments["sd"],
-        error=np.full(len(units.names), np.nan) if stuck else moments["error"],
+        error=moments["error"],
         lower=moments["lower"],
         upper=moments["upper"],
         probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1)),
