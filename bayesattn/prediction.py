@@ -1,6 +1,7 @@
 """Posterior of outputs at new inputs, and scores of class predictions."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 import jax
@@ -35,6 +36,8 @@ class ClassScores(NamedTuple):
         accuracy: share of examples whose likeliest class is right, and its standard error.
         by_class: accuracy on the examples of each class, with -1 first if there is one output; NaN for a class
             without examples.
+        examples: number of examples of each class.
+        names: names of the classes, in the same order.
         log_score: mean log probability of the right class, in nats, and its standard error.
         calibration_error: mean distance between accuracy and confidence (the probability of the likeliest class), over
             bins of confidence (Guo et al. 2017).
@@ -45,6 +48,8 @@ class ClassScores(NamedTuple):
     accuracy: float
     accuracy_error: float
     by_class: Float[np.ndarray, " class_of_labels"]
+    examples: Float[np.ndarray, " class_of_labels"]
+    names: tuple[str, ...]
     log_score: float
     log_score_error: float
     calibration_error: float
@@ -60,7 +65,7 @@ class ClassScores(NamedTuple):
             "log score": f"{with_error(self.log_score, self.log_score_error)} nats",
             "calibration": calibration,
         }
-        return f"ClassScores of {self.bins[2].sum():.0f} examples", rows
+        return f"ClassScores of {self.examples.sum():.0f} examples", rows
 
 
 class ClassAccuracy(NamedTuple):
@@ -69,11 +74,15 @@ class ClassAccuracy(NamedTuple):
     Args:
         accuracy: share of examples whose largest output is that of the right class, and its standard error.
         by_class: accuracy on the examples of each class; NaN for a class without examples.
+        examples: number of examples of each class.
+        names: names of the classes, in the same order.
     """
 
     accuracy: float
     accuracy_error: float
     by_class: Float[np.ndarray, " class_of_labels"]
+    examples: Float[np.ndarray, " class_of_labels"]
+    names: tuple[str, ...]
 
     __repr__ = as_text  # pyright: ignore[reportAssignmentType]
     _repr_html_ = as_html
@@ -84,13 +93,17 @@ class ClassAccuracy(NamedTuple):
         raise AttributeError(f"ClassAccuracy has no {name}")
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        return "ClassAccuracy", _accuracy_rows(self) | {"others": f"log score and calibration are {NO_PROBABILITIES}"}
+        rows = _accuracy_rows(self)
+        return f"ClassAccuracy of {self.examples.sum():.0f} examples", rows | {
+            "others": f"log score and calibration are {NO_PROBABILITIES}"
+        }
 
 
 def _accuracy_rows(scores: ClassScores | ClassAccuracy) -> dict[str, str]:
+    each = zip(scores.names, scores.by_class, scores.examples, strict=True)
     return {
         "accuracy": f"{with_error(100 * scores.accuracy, 100 * scores.accuracy_error)} %",
-        "by class": shortened([f"{100 * share:.0f} %" for share in scores.by_class]),
+        "by class": shortened([f"{name} {cell(100 * share, '.0f')} % of {count:.0f}" for name, share, count in each]),
     }
 
 
@@ -112,6 +125,7 @@ class PosteriorPrediction(Described):
         probabilities: probability that f is above 0, shape (example,), if all labels are +1 or -1. With the categorical
             likelihood, probabilities of the classes, shape (example, output), or of +1. Otherwise None.
         draws: draws of f, shape (chain, draw, example), joint over all examples; None unless they were requested.
+        output_names: names of the outputs, such as classes; None if they have none.
     """
 
     mean: Float[np.ndarray, "*label"]
@@ -120,6 +134,7 @@ class PosteriorPrediction(Described):
     variance_error: Float[np.ndarray, "*label"]
     probabilities: Float[np.ndarray, "*label"] | None
     draws: Float[np.ndarray, "chain draw *label"] | None
+    output_names: tuple[str, ...] | None = field(default=None, metadata={"static": True})
 
     def scores(self, labels: ArrayLike) -> ClassScores | ClassAccuracy:
         """Scores of the probabilities on the labels of the same examples: accuracy, log score, calibration.
@@ -131,14 +146,14 @@ class PosteriorPrediction(Described):
         classes of this kind.
         """
         if self.probabilities is None and self.mean.ndim == 2:
-            return class_accuracy(self.mean, labels)
+            return class_accuracy(self.mean, labels, self.output_names)
         if self.probabilities is None:
             raise BayesattnError(
                 "scores are of classes, of labels +1 and -1, of several outputs or of likelihood=bayesattn.Categorical(T),"
                 " got a prediction of other numbers, or of gathered examples; the error of numbers is"
                 " numpy.sqrt(numpy.mean((mean - labels) ** 2))"
             )
-        return class_scores(self.probabilities, labels)
+        return class_scores(self.probabilities, labels, self.output_names)
 
     def _described(self) -> tuple[str, dict[str, str]]:
         rows = {"mean": f"{_range(self.mean)}, Monte Carlo error at most {cell(np.max(self.error), '.2g')}"}
@@ -214,7 +229,8 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
     if probabilities is not None and model.likelihood.conjugate:
         probabilities = (chains * count * probabilities + 0.5) / (chains * count + 1)
     unknown = np.full(labels.shape, np.nan)
-    return PosteriorPrediction(np.asarray(mean), unknown, unknown, unknown, probabilities, None).scores(labels)
+    names = model.output_names
+    return PosteriorPrediction(np.asarray(mean), *[unknown] * 3, probabilities, None, names).scores(labels)
 
 
 def _mean_and_probabilities(
@@ -229,12 +245,13 @@ def _mean_and_probabilities(
     return outputs.mean((0, 1)), ((outputs > 0) + (outputs == 0) / 2).mean((0, 1)) if has_two_classes(labels) else None
 
 
-def class_scores(probabilities: ArrayLike, labels: ArrayLike) -> ClassScores:
+def class_scores(probabilities: ArrayLike, labels: ArrayLike, names: Sequence[str] | None = None) -> ClassScores:
     """Scores of class probabilities.
 
     Args:
         probabilities: probability of each class, shape (P, m), or of +1, shape (P,).
         labels: 1 at the class of each example and 0 elsewhere, shape (P, m), or +1 and -1, shape (P,).
+        names: names of the m classes; by default "class 1" and so on, or "-1" and "+1".
 
     Raises:
         ValueError: other shapes, probabilities below 0 or that do not add up to 1, labels that are not classes.
@@ -246,12 +263,13 @@ def class_scores(probabilities: ArrayLike, labels: ArrayLike) -> ClassScores:
     of_labels = checked_classes("labels", labels_array("labels", labels, len(checked), outputs))
     if checked.ndim == 1:
         checked, of_labels = np.column_stack([1 - checked, checked]), np.column_stack([of_labels < 0, of_labels > 0])
+        names = ("-1", "+1")
     if np.min(checked) < 0 or np.max(np.abs(checked.sum(1) - 1)) > 1e-6:
         raise BayesattnError(
             f"probabilities must be at least 0 and add up to 1, got {np.min(checked):.3g} to {np.max(checked):.3g},"
             f" sums {np.min(checked.sum(1)):.3g} to {np.max(checked.sum(1)):.3g}"
         )
-    right, accuracy = _accuracy(checked, of_labels)
+    right, accuracy = _accuracy(checked, of_labels, names)
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(np.sum(checked * of_labels, axis=1))
         spread = logs.std(ddof=1) if len(logs) > 1 else float("nan")
@@ -280,24 +298,29 @@ def _calibration(confidence: Float[np.ndarray, " example"], right: np.ndarray) -
     }
 
 
-def class_accuracy(outputs: ArrayLike, labels: ArrayLike) -> ClassAccuracy:
+def class_accuracy(outputs: ArrayLike, labels: ArrayLike, names: Sequence[str] | None = None) -> ClassAccuracy:
     """Accuracy of the class with the largest output.
 
     Args:
         outputs: outputs of each example, shape (P, m).
         labels: 1 at the class of each example and 0 elsewhere, shape (P, m).
+        names: names of the m classes; by default "class 1" and so on.
 
     Raises:
         ValueError: other shapes, labels that are not classes.
     """
     checked = finite_array("outputs", outputs, ("examples", "outputs"))
-    return _accuracy(checked, checked_classes("labels", labels_array("labels", labels, *checked.shape)))[1]
+    return _accuracy(checked, checked_classes("labels", labels_array("labels", labels, *checked.shape)), names)[1]
 
 
-def _accuracy(scores: np.ndarray, of_labels: np.ndarray) -> tuple[np.ndarray, ClassAccuracy]:
+def _accuracy(
+    scores: np.ndarray, of_labels: np.ndarray, names: Sequence[str] | None
+) -> tuple[np.ndarray, ClassAccuracy]:
     """Whether the largest score of each example is that of its class, 1/k where k are equal, and the accuracy."""
     greatest = scores == scores.max(1, keepdims=True)
     right = (greatest & (of_labels > 0)).sum(1) / greatest.sum(1)
     with np.errstate(invalid="ignore"):
-        by_class = (of_labels * right[:, None]).sum(0) / of_labels.sum(0)
-    return right, ClassAccuracy(float(right.mean()), binomial_error(float(right.mean()), len(right)), by_class)
+        by_class = (of_labels * right[:, None]).sum(0) / (examples := of_labels.sum(0, dtype=float))
+    named = tuple(names) if names else tuple(f"class {number + 1}" for number in range(len(examples)))
+    share = float(right.mean())
+    return right, ClassAccuracy(share, binomial_error(share, len(right)), by_class, examples, named)

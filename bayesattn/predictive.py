@@ -133,6 +133,7 @@ def predict(
             variance_error=error_of_mean(terms),
             probabilities=conditional.probabilities(mean, variance, numbers),
             draws=None if outputs[2] is None else _by_chain(outputs[2], chains),
+            output_names=model.output_names,
         )
 
     tails: list[float] = []

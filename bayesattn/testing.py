@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bayesattn.questions.reference.checking import check
+from bayesattn.questions.reference.checking import SamplerCheck, check
 from bayesattn.questions.reference.grading import RIGHT
 
 LEVEL = 1e-4
@@ -14,16 +14,19 @@ MOST_ROWS = 3
 
 def assert_right(
     kernel: object, names: str | Sequence[str] | None = None, *, level: float = LEVEL, seed: int = 0, **settings: Any
-) -> None:
+) -> SamplerCheck:
     """Raise AssertionError unless a sampler is shown to draw from reference posteriors rightly.
 
     The arguments are those of `bayesattn.reference.check`. Draws that cannot tell, because they are too few or their chains
     differ, fail too. The error says which quantities are off and by how much.
+
+    Returns:
+        The check, which says what it excludes: `print(assert_right(NUTS))`.
     """
     __tracebackhide__ = True
     found = check(kernel, names, level=level, seed=seed, **settings)
     if found.verdict == RIGHT:
-        return
+        return found
     lines = [f"the sampler is not shown to be right ({found.verdict}), seed {seed}:"]
     for name, each in found.grades.items():
         lines.append(f"{name}: {each.statement()}")

@@ -386,8 +386,24 @@ def test_names_of_classes_and_heads_are_those_that_draws_know():
     drawn = {"posterior": {"prediction": np.random.default_rng(0).normal(size=(2, 60, 5, 3))}}
     tree = arviz_base.from_dict(drawn | data_groups(made), dims=axes(made))
     tree.attrs[ATTRIBUTE] = json.dumps(described(made))
-    by_class = plots.run_figure(tree, ["prediction"]).axes[1]
+    each, by_class = plots.run_figure(tree, ["prediction"]).axes[:2]
     assert [tick.get_text() for tick in by_class.get_xticklabels()] == ["ant", "cat", "dog"]
+    counts = made.test_labels.sum(0).astype(int)
+    assert [tick.get_text() for tick in by_class.get_yticklabels()] == [
+        f"{name} ({count})" for name, count in zip(["ant", "cat", "dog"], counts, strict=True)
+    ]
+    # Examples stand by the class of their label, those with the greatest prediction for it first.
+    held = [name for name, count in zip(["ant", "cat", "dog"], counts, strict=True) if count]
+    assert [tick.get_text() for tick in each.get_xticklabels()] == held
+    mean, first = tree["posterior"]["prediction"].values.mean((0, 1)), counts.argmax()
+    own = np.sort(mean[made.test_labels.argmax(1) == first, first])[::-1]
+    np.testing.assert_allclose(each.lines[-3 + first].get_ydata()[counts[:first].sum() :][: len(own)], own)
+    # Numbers of several outputs are no classes.
+    tree["constant_data"]["test_labels"] = tree["constant_data"]["test_labels"] + np.array([0.5, 0.0, 0.0])
+    assert [axes.get_title() for axes in plots.run_figure(tree, ["prediction"]).axes][1].startswith(
+        "By label: root mean"
+    )
+    assert not [row for row in summary(tree) if row["quantity"] == "accuracy"]
     one = zoo_model("two").replace(head_names=[["copies", "induction"]])
     tree.attrs[ATTRIBUTE] = json.dumps(described(one))
     assert names_of(tree) == Names([["copies", "induction"]])

@@ -66,7 +66,7 @@ def test_a_model_tells_its_name_examples_paths_widths_and_temperature(model):
     said = said_of(model)
     examples, paths, features = model.path_inputs.shape
     assert f"examples {examples} of {features} features" in said
-    assert f"paths {paths}, of 2 x 2 heads: head0 -> head0, head0 -> head1" in said
+    assert f"heads 2 x 2 heads paths {paths}: head0 -> head0, head0 -> head1" in said
     assert "widths N = 4, 4, 4; prior variances 1, 0.8, 1.2, 1.1" in said
     assert f"temperature T = {model.temperature:g}" in said
     arch = ba.Architecture((8, 8), (5, 5, 5), (1.0,) * 4)
@@ -145,9 +145,12 @@ def test_classes_and_their_scores_tell_names_counts_and_errors():
     chances = 0.1 + 0.7 * labels
     chances[:40] = [0.1, 0.1, 0.8]
     scores = class_scores(chances, labels)
-    assert said_of(scores).startswith("ClassScores of 1000 examples accuracy 97.30 ± 0.52 % by class")
+    assert said_of(scores).startswith(
+        "ClassScores of 1000 examples accuracy 97.30 ± 0.52 % by class class 1 96 % of 334,"
+    )
     assert "nats" in said_of(scores)
-    shares = class_accuracy(chances, labels)
+    shares = class_accuracy(chances, labels, ["ant", "cat", "dog"])
+    assert "by class ant 96 % of 334, cat 96 % of 333, dog 100 % of 333" in said_of(shares)
     assert (shares.accuracy, shares.accuracy_error) == (scores.accuracy, scores.accuracy_error)
     assert "likelihood=bayesattn.Categorical(T)" in said_of(shares)
 

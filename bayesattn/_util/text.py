@@ -17,7 +17,7 @@ DIGITS = 4
 """Significant digits of a number without an error."""
 LEAST_PLAIN_POWER, LARGEST_PLAIN_POWER = -5, 7
 """Powers of ten between which numbers with errors are written without an exponent."""
-COLUMNS, LINES = 88, 6
+COLUMNS, LINES = 88, 8
 """Largest size of an object's text."""
 
 

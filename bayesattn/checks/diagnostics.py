@@ -26,13 +26,13 @@ from bayesattn.checks.mixing import (
 from bayesattn.checks.theory_predictions import BATCHES_PER_CHAIN
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
-from bayesattn.models.conditional import has_two_classes
 from bayesattn.models.draws import Draws, fewest_round_trips, opened
 from bayesattn.models.hyperpriors import VARIANCES, VECTORS
 from bayesattn.models.stored_model import architecture_in, numbers_with_priors
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.theory.bartlett import may_have_modes_apart
 from bayesattn.theory.importance import MOST_PARETO_K
+from bayesattn.theory.predictor import are_classes
 
 GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """Thresholds of Vehtari et al. (2021) and Betancourt (2016)."""
@@ -318,7 +318,7 @@ def summary(draws: Draws) -> list[PlainDict]:
     if "prediction" in posterior and "test_labels" in constant:
         labels = constant["test_labels"].values
         # Counts, say, have no sign that the predictor could get right.
-        if labels.ndim == 2 or has_two_classes(labels) or np.min(labels) < 0:
+        if are_classes(labels) or (labels.ndim == 1 and np.min(labels) < 0):
             rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], labels))
     return finite(rows)
 

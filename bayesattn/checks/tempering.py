@@ -3,6 +3,7 @@
 `samplers.tempered` counts the trips, and `samplers.stopping` says how many there must be.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +16,7 @@ from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import Draws, opened
+from bayesattn.models.stored_model import described_in
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.samplers.tempered import FIELDS, collected
 from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR
@@ -171,11 +173,16 @@ def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
     if (found := collected(draws)) is not None:
         thin = int(cast("MCMC", draws).thinning)
     else:
-        statistics = dataset(opened(cast("Draws", draws)), "sample_stats")
+        tree = opened(cast("Draws", draws))
+        statistics = dataset(tree, "sample_stats")
         found = {name: statistics[name].values for name in FIELDS.values() if name in statistics}
+        if len(found) < len(FIELDS):
+            used = tomllib.loads(described_in(tree).get("sampler", "")).get("sampler", "tempered")
+            raise BayesattnError(
+                "draws must be by the sampler 'tempered' (bayesattn.samplers.Tempered), got"
+                f" {'draws without its sample_stats' if used == 'tempered' else f'those of {used!r}'}"
+            )
         thin = int(np.median(np.diff(statistics["draw"].values))) if statistics.sizes["draw"] > 1 else 1
-    if len(found) < len(FIELDS):
-        raise BayesattnError("draws must be by the sampler 'tempered' (bayesattn.samplers.Tempered), got others")
     return found, thin
 
 

@@ -232,7 +232,7 @@ class Model(NetworkPosterior):
             mask: True for tokens and False for padding, shape (P, T).
             renormalise: as for `bayesattn.attention.paths_from_matrices`.
             test_share: share of the sequences, chosen at random, that are kept for a test, 0 for none; or the positions of
-                these sequences. Training and test sequences keep their order.
+                these sequences, if you need to know which. Training and test sequences keep their order.
             seed: seed of that choice.
             head_names: names of the heads of each layer.
             name: name shown in tables.
@@ -339,7 +339,8 @@ class Model(NetworkPosterior):
         rows = {
             "examples": f"{self.examples} of {features} features"
             + "".join(f", {other}" for other in self.dataset.others),
-            "paths": f"{paths}, of {arch.layers_text}: {', '.join(self.path_names)}",
+            "heads": arch.layers_text,
+            "paths": f"{paths}: {', '.join(self.path_names)}",
             **({} if self.tokens is None else {"readout": _described_readout(self.tokens.readout)}),
             **self._described_network(),
         }

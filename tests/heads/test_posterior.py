@@ -9,6 +9,7 @@ import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots import heads_figure
 from bayesattn.jobs.tables import correlations_table
+from bayesattn.questions.heads.losses import Losses
 from bayesattn.questions.heads.path_combination import combining_width
 from bayesattn.questions.heads.scores import PRIOR_NETWORKS
 from tests.conftest import model_of
@@ -54,6 +55,20 @@ def test_scores_of_every_draw_are_counted_by_hand(model, draws):
     assert table.loc[(2, "uniform"), "least"] == least[2]
     assert 0 < found.error[0] < found.sd[0]
     assert "the least of all" in repr(found)
+
+
+def test_the_figure_has_the_priors_scores_and_the_evidence_lost(model, draws):
+    heads = ba.heads(drawn(draws), model=model)
+    lost, errors = np.array([0.5, 3.0, -1.0]), np.array([0.1, np.nan, 0.2])
+    losses = Losses(heads.names, lost, errors, *np.zeros((4, 3)), np.ones(3), heads.units.levels)
+    figure = heads_figure(heads, losses=losses)
+    by_score, by_loss = np.argsort(-heads.scores), [1, 0, 2]
+    (prior,) = (line for line in figure.axes[0].lines if line.get_label() == "prior mean")
+    np.testing.assert_array_equal(prior.get_xdata(), heads.prior[by_score])
+    panel = next(axes for axes in figure.axes if axes.get_title() == "Without the head")
+    np.testing.assert_array_equal(panel.lines[0].get_xdata(), lost[by_loss])
+    names = [f"{layer}: {name}" for layer, name in (heads.names[at] for at in by_loss)]
+    assert [tick.get_text() for tick in panel.get_yticklabels()] == names
 
 
 def test_groups_and_paths_are_scored_like_heads(model, draws):
@@ -162,6 +177,7 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(model, draws):
         (lambda: ba.theory.path_correlations([[-1.0]]), "order_parameter must have no diagonal entry below 0, got -1"),
         (lambda: ba.theory.head_scores(np.eye(3), ARCH), "order_parameter must have shape (4, 4), got (3, 3)"),
         (lambda: heads_figure("heads"), "heads must be a"),
+        (lambda: heads_figure(ba.heads(drawn(draws), model=model), losses=1), "losses must be a"),
     ):
         with pytest.raises(ValueError, match="^" + re.escape(message)):
             call()

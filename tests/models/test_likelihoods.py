@@ -96,7 +96,8 @@ def test_scores_of_classes():
     found = class_scores(chances, labels)
     assert found.accuracy == np.mean(chances.argmax(1) == classes)
     assert found.log_score == pytest.approx(np.log(chances[np.arange(len(chances)), classes]).mean())
-    assert found.by_class @ labels.mean(0) == pytest.approx(found.accuracy)
+    assert found.by_class @ found.examples / len(labels) == pytest.approx(found.accuracy)
+    assert found.examples.tolist() == labels.sum(0).tolist()
     confidence, accuracy, sizes = found.bins[:, found.bins[2] > 0]
     assert sizes.sum() == len(chances)
     assert found.calibration_error == pytest.approx(np.abs(confidence - accuracy) @ sizes / len(chances))
@@ -114,6 +115,7 @@ def test_scores_of_classes():
         two = class_scores(np.array([0.9, 0.2, 0.4]), labels)
         assert two.accuracy == pytest.approx(2 / 3)
         np.testing.assert_allclose(two.by_class, [1.0, 0.5])
+        assert (two.names, two.examples.tolist()) == (("-1", "+1"), [1.0, 2.0])
         assert two.calibration_error == pytest.approx((0.1 + 0.2 + 0.6) / 3)
     with pytest.raises(ValueError, match=r"probabilities must be at least 0 and add up to 1, got .*, sums 1\.5"):
         class_scores(np.full((2, 3), 1 / 2), np.eye(3)[:2])

@@ -18,6 +18,7 @@ from bayesattn.questions.reference import grading, posteriors
 from bayesattn.questions.reference.grading import BIASED, CANNOT_TELL, RIGHT, Grade
 from bayesattn.questions.reference.posteriors import FOLDER
 from bayesattn.questions.reference.truth import LEVELS, Estimates, Truth
+from bayesattn.testing import assert_right
 from benchmarks import reference_truths as make
 from tests.posteriors import exact_scalar_posterior
 from tests.statistics import likely, near
@@ -104,7 +105,7 @@ def test_right_draws_are_right_and_few_cannot_tell(draws):
 
 
 def test_a_check_of_nuts_is_right():
-    found = ba.reference.check("nuts", "two_heads", warmup=JOB["warmup"], draws=4000, seed=1)
+    found = assert_right("nuts", "two_heads", level=0.01, warmup=JOB["warmup"], draws=4000, seed=1)
     assert found.verdict == RIGHT
     assert [*found.grades] == [*found.table.index] == ["two_heads"]
     assert found.table.loc["two_heads", "verdict"] == RIGHT

@@ -202,13 +202,18 @@ def test_evidence_and_trips_of_draws_in_trees(warm, drawn):
     assert ba.diagnose(later).round_trips == np.min(counted[:, -1] - counted[:, 500])
 
 
-def test_draws_that_were_not_tempered_are_refused(warm, drawn):
+def test_draws_that_were_not_tempered_are_refused(warm, drawn, zoo):
     fresh = MCMC(numpyro.infer.NUTS(conjugate), num_warmup=1, num_samples=1)
     changing = drawn.copy(deep=True)
     changing["sample_stats"]["powers"][0, :500, 1:-1] *= 0.9
     for draws, message in (
         (fresh, "must be a numpyro.infer.MCMC that has"),
         (warm, "draws must be"),
+        (
+            drawn.drop_nodes("sample_stats"),
+            r"draws must be by the sampler 'tempered' \(.*\), got draws without its sample_stats",
+        ),
+        (zoo.draws("one"), "got those of 'nuts'"),
         (changing, "draws of a chain must be at the same powers, got several ladders"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -12,12 +12,22 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bayesattn._util.checks import require_kind, shown
+from bayesattn._util.plain_values import PlainDict
 from bayesattn.checks.ranks import ecdf_band, ecdf_difference
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots.run import intervals
-from bayesattn.jobs.plots.style import MARKERS, heat_map, legend_below, literal, palette, short, whole_numbers
+from bayesattn.jobs.plots.style import (
+    MARKERS,
+    heat_map,
+    legend_below,
+    literal,
+    name_ticks,
+    palette,
+    short,
+    whole_numbers,
+)
 from bayesattn.questions.calibration import VERDICTS, Calibration
-from bayesattn.questions.heads import Heads, Removal
+from bayesattn.questions.heads import Heads, Losses, Removal
 from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
 from bayesattn.questions.reference.grading import Grade
 
@@ -75,20 +85,25 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
 
 
 def heads_figure(
-    heads: Heads, paths: Heads | None = None, removal: Removal | None = None, title: str | None = None
+    heads: Heads,
+    paths: Heads | None = None,
+    removal: Removal | None = None,
+    title: str | None = None,
+    losses: Losses | None = None,
 ) -> Figure:
-    """Figure of head scores (with intervals, and as a map by layer), strongest paths, and accuracy as heads are removed.
+    """Figure of head scores (with intervals, and as a map by layer), strongest paths, losses, and heads removed.
 
     Args:
         heads: result of `bayesattn.heads`.
         paths: result of `bayesattn.heads(.., of="paths")`; the strongest paths are drawn.
-        removal: result of `bayesattn.remove_heads`.
+        removal: result of `bayesattn.remove_heads`; its accuracy is drawn.
         title: title of the figure.
+        losses: result of `bayesattn.head_losses`; the log evidence lost without each head is drawn.
 
     Raises ValueError for other objects.
     """
     require_kind("heads", heads, Heads)
-    for name, value, kind in (("paths", paths, Heads), ("removal", removal, Removal)):
+    for name, value, kind in (("paths", paths, Heads), ("removal", removal, Removal), ("losses", losses, Losses)):
         if value is not None:
             require_kind(name, value, kind)
     panels: list[Callable[[Axes], None]] = [lambda axes: scores(axes, heads, "head")]
@@ -97,13 +112,17 @@ def heads_figure(
         panels.append(lambda axes: layer_map(axes, heads))
     if paths is not None and len(layers) > 1:
         panels.append(lambda axes: scores(axes, paths, "path"))
+    if losses is not None:
+        panels.append(lambda axes: evidence_lost(axes, losses))
     if removal is not None and np.isfinite(removal.accuracy).all():
         panels.append(lambda axes: accuracy(axes, removal))
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(5.4 * columns, 4.4 * rows), layout="constrained", squeeze=False)
-    for place, panel in zip(axes.ravel(), panels, strict=True):
+    for place, panel in zip(axes.ravel(), panels, strict=False):
         panel(place)
+    for place in axes.ravel()[len(panels) :]:
+        place.remove()
     if title:
         figure.suptitle(literal(title), fontsize=13)
     return figure
@@ -113,18 +132,40 @@ def _named(name: Any) -> str:
     return f"{name[0]}: {name[1]}" if isinstance(name, tuple) else str(name)
 
 
+def _label_heads(axes: Axes, of: Heads | Losses) -> None:
+    """Say what the two parts of a head's name are."""
+    if any(isinstance(name, tuple) for name in of.names):
+        axes.set_ylabel("layer: head")
+
+
 def scores(axes: Axes, heads: Heads, what: str) -> None:
     """Draw median and intervals of each score, largest mean first; beside each head, the probability that it is least."""
     order = np.argsort(-heads.scores, kind="stable")[:SHOWN]
     drawn = heads.drawn[..., order].reshape(-1, len(order))
     intervals(axes, drawn, [_named(heads.names[at]) for at in order])
     if what == "head":
+        style: PlainDict = {"color": palette().orange, "markersize": 12, "markeredgewidth": 2}
+        axes.plot(heads.prior[order], np.arange(len(order)), "|", label="prior mean", **style)
+        legend_below(axes, 4)
         beside = {"xycoords": ("axes fraction", "data"), "fontsize": 8, "va": "center"}
         axes.annotate("P(least)", (1.02, -0.6), **beside)
         for place, at in enumerate(order):
             axes.annotate(f"{heads.probability_least[at]:.2f}", (1.02, place), **beside)
     more = f", the largest {len(order)} of {len(heads.names)}" if len(order) < len(heads.names) else ""
     axes.set(xlabel="score", title=("Heads" if what == "head" else "Paths") + more)
+    _label_heads(axes, heads)
+
+
+def evidence_lost(axes: Axes, losses: Losses) -> None:
+    """Draw the log evidence lost without each head, with its Monte Carlo error, greatest loss first."""
+    order = np.argsort(-losses.evidence, kind="stable")[:SHOWN]
+    errors, colors = np.nan_to_num(losses.evidence_error[order]), palette()
+    axes.errorbar(losses.evidence[order], np.arange(len(order)), xerr=errors, fmt="o", ms=5, color=colors.blue)
+    axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")
+    name_ticks(axes.yaxis, [_named(losses.names[at]) for at in order])
+    axes.set_ylim(len(order) - 0.5, -0.5)
+    axes.set(xlabel="log evidence lost (nats), ± Monte Carlo error", title="Without the head")
+    _label_heads(axes, losses)
 
 
 def layer_map(axes: Axes, heads: Heads) -> None:

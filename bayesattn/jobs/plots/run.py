@@ -31,6 +31,7 @@ from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
 from bayesattn.models.draws import Draws, opened
 from bayesattn.models.stored_model import described_in, shown_temperature
+from bayesattn.theory.predictor import are_classes
 
 KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
 INTERVALS = (0.5, 0.94)
@@ -216,26 +217,47 @@ def prediction(figure: FigureBase, draws: xr.DataTree) -> None:
     panels = figure.subplots(1, 1 if labels is None else 2, squeeze=False).flat
     outputs = names_of(draws).outputs
     if sampled.ndim == 4 and sampled.shape[3] <= len(palette()):
-        _by_output(panels[0], sampled, outputs)
+        _by_output(panels[0], sampled, outputs, labels)
     else:
         _all_together(panels[0], sampled)
     if labels is not None:
         against_labels(panels[1], sampled.mean((0, 1)).ravel(), labels, outputs)
 
 
-def _by_output(axes: Axes, sampled: np.ndarray, outputs: Sequence[str] | None) -> None:
-    """Draw mean and widest interval of each output over the test examples, lowest mean first."""
-    share, places = INTERVALS[-1], np.arange(1, sampled.shape[2] + 1)
-    for number, color in zip(range(sampled.shape[3]), palette(), strict=False):
-        mean = sampled[..., number].mean((0, 1))
-        order = np.argsort(mean, kind="stable")
-        low, high = np.quantile(sampled[..., number], ((1 - share) / 2, (1 + share) / 2), axis=(0, 1))[:, order]
-        axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0)
-        axes.plot(places, mean[order], color=color, label=short(outputs[number] if outputs else f"output {number + 1}"))
-    title = f"Predictions by output, {100 * share:g} % of draws"
-    axes.set(xlabel="test example, lowest prediction first", ylabel="prediction f", title=title)
-    whole_numbers(axes.xaxis)
-    legend_below(axes, sampled.shape[3])
+def _by_output(axes: Axes, sampled: np.ndarray, outputs: Sequence[str] | None, labels: np.ndarray | None) -> None:
+    """Draw mean and widest interval of each output; examples by the class of their label, the surest of a class first.
+
+    Without labels that are classes, the example with the lowest first output is first.
+    """
+    share, mean = INTERVALS[-1], sampled.mean((0, 1))
+    examples, count = mean.shape
+    names = [short(name) for name in outputs or [f"output {number + 1}" for number in range(count)]]
+    of_classes = labels is not None and are_classes(labels)
+    if labels is not None and of_classes:
+        classes = labels.argmax(1)
+        order = np.lexsort((-mean[np.arange(examples), classes], classes))
+        ends = np.r_[0, np.cumsum(np.bincount(classes, minlength=count))] + 0.5
+        for end in ends[1:-1]:
+            axes.axvline(end, color=palette().grey, linewidth=1, linestyle="--")
+        held = np.flatnonzero(np.diff(ends))
+        axes.set_xticks((ends[held] + ends[held + 1]) / 2, [names[number] for number in held])
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlabel("test examples, by class of the label")
+    else:
+        order = np.argsort(mean[:, 0], kind="stable")
+        axes.set_xlabel(f"test example, lowest {names[0]} first")
+        whole_numbers(axes.xaxis)
+    low, high = np.quantile(sampled, ((1 - share) / 2, (1 + share) / 2), axis=(0, 1))[:, order]
+    # Side by side, where there is room.
+    places, shifts = np.arange(1, examples + 1), np.linspace(-0.3, 0.3, count)
+    thickness = max(0.4, min(3.0, 180 / examples / count))
+    for number, color in zip(range(count), palette(), strict=False):
+        at = places + shifts[number]
+        axes.vlines(at, low[:, number], high[:, number], color=color, alpha=0.35, linewidth=thickness)
+        axes.plot(at, mean[order, number], ".", color=color, markersize=3, label=names[number])
+    title = f"Predictions by output, mean and {100 * share:g} % of draws"
+    axes.set(ylabel="prediction f", xlim=(0.5, examples + 0.5), title=title)
+    legend_below(axes, count)
 
 
 def _all_together(axes: Axes, sampled: np.ndarray) -> None:
@@ -261,20 +283,21 @@ def _all_together(axes: Axes, sampled: np.ndarray) -> None:
 
 
 def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Sequence[str] | None = None) -> None:
-    """Draw the mean predictor against the test labels: a histogram for each of two classes, else a point per example.
+    """Draw the mean predictor against the test labels: a histogram for each of two classes, else a point per label.
 
-    With several outputs: for each class, how often each output is the greatest.
+    With several outputs and labels of classes: for each class, how often each output is the greatest.
     """
     colors, values = palette(), np.unique(labels)
-    if labels.ndim == 2:
+    if labels.ndim == 2 and are_classes(labels):
         classes, taken = labels.argmax(1), mean.reshape(labels.shape).argmax(1)
         counts = np.zeros((labels.shape[1],) * 2)
         np.add.at(counts, (classes, taken), 1)
         shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
         names = outputs or [f"output {number + 1}" for number in range(labels.shape[1])]
-        heat_map(axes, shares, names, names, 100.0)
+        rows = [f"{short(name)} ({count:.0f})" for name, count in zip(names, counts.sum(1), strict=True)]
+        heat_map(axes, shares, rows, names, 100.0)
         right = 100 * share_right(mean, labels)
-        axes.set(xlabel="class of the greatest mean prediction", ylabel="class of the label")
+        axes.set(xlabel="class of the greatest mean prediction", ylabel="class of the label (examples)")
         axes.set_title(f"By class, %: {right:.1f} % of all are right", fontsize=10)
     elif len(values) <= 2:
         edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))
@@ -288,6 +311,7 @@ def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Se
         whole_numbers(axes.yaxis)
         legend_below(axes, 2)
     else:
+        labels = labels.ravel()
         axes.plot(labels, mean, ".", color=colors.blue, markersize=4, label="test examples")
         axes.axline((0, 0), slope=1, color=colors.grey, linewidth=1, linestyle="--", label="equal")
         error = np.sqrt(np.mean((mean - labels) ** 2))

@@ -112,7 +112,9 @@ class Losses(Described):
         if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
             rows["R-hat"] = "not defined, one chain alone cannot show that it has mixed: draw several"
         if doubtful:
-            rows["cannot tell"] = f"chains did not mix (R-hat above {UNRELIABLE_RHAT}) for {', '.join(doubtful)}"
+            rows["cannot tell"] = (
+                f"chains did not mix (R-hat above {UNRELIABLE_RHAT}) for {', '.join(doubtful)}; raise warmup= and length="
+            )
         return f"Losses without each of {len(self.names)} heads, paths or groups", rows
 
 

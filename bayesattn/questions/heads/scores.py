@@ -185,7 +185,7 @@ class Heads(Described):
         note = self.note or self._note_of_prior
         if np.isnan(self.error).all():
             note = "draws do not vary, or are too few, so the scores have no error: warm up and draw longer"
-        return f"Heads: posterior of {len(self.names)} scores", {
+        return f"Heads: posterior of {len(self.names)} scores, weights in U relative to the greatest of each draw", {
             "most": sentence(most),
             "least": f"{sentence(least)}, the least of all with probability {self.probability_least[least]:.2f}",
         } | ({"note": note} if note else {})
