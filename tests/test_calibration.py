@@ -12,7 +12,7 @@ import bayesattn as ba
 from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.models import collapsed
 from bayesattn.questions import calibration
-from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, langevin
+from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job, langevin
 from bayesattn.samplers.blocks import _factorises_batches, of_each
 from tests.posteriors import tiny_model
 
@@ -162,6 +162,21 @@ def test_bad_input_is_named(narrow):
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_each_simulation_has_random_numbers_of_its_own(model, monkeypatch):
+    given = []
+
+    def batched(program, slots):
+        def start(keys, own, posterior):
+            return given.extend(jax.random.bits(key).item() for key in keys)
+
+        return start, lambda *rest: (None, {"order_parameter": np.zeros((3, 1, 1))})
+
+    monkeypatch.setattr(calibration, "_batched", batched)
+    job = Job(sampler="mala", chains=1, warmup=0, draws=1, chain_method="parallel").for_model(model)
+    calibration._posterior_draws(model, np.tile(model.labels, (3, 1)), job, jax.random.key(0))
+    assert len({*given}) == 3
 
 
 def test_no_batch_is_factorised_on_a_cpu():

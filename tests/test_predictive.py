@@ -3,6 +3,7 @@
 import warnings
 
 import arviz_stats
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ from bayesattn import predictive, runs
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.models.conditional import conditional_of
+from bayesattn.models.prior_draws import _prior_by_weights
 from bayesattn.models.stored_model import ATTRIBUTE
 from bayesattn.prediction import score
 from tests.posteriors import exact_scalar_posterior, tiny_model
@@ -292,6 +294,25 @@ def test_the_prior_has_the_moments_of_the_gp_limit():
     covariance = np.asarray(ba.theory.kernel(gp, inputs, inputs, model.architecture)) + np.diag(noise)
     products = both[:, :, None] * both[:, None, :]
     near(products.mean(0), covariance, products.std(0) / np.sqrt(count), finds=0.5)
+
+
+def test_weights_quantities_and_labels_of_a_prior_draw_have_their_own_random_numbers():
+    class Keys(eqx.Module):
+        """What each key gives."""
+
+        numbers = ()
+
+        def draw_prior(self, key):
+            return {"order_parameter": jax.random.bits(key)}
+
+        def quantities(self, sites, key):
+            return sites | {"prediction": jax.random.bits(key)}
+
+        def draw_labels(self, key, sites):
+            return jax.random.bits(key)
+
+    drawn = _prior_by_weights(jax.random.split(jax.random.key(0), 2), Keys())
+    assert len({int(bits) for values in drawn.values() for bits in values}) == 6
 
 
 def test_prior_and_likelihood_for_power_scaling_add_up_to_what_was_sampled(model, drawn):

@@ -32,9 +32,9 @@ def from_prior(model: NetworkPosterior, keys: Key[Array, " draw"]) -> dict[str, 
 @jax.jit
 def _prior_by_weights(keys, posterior: Parameterisation) -> dict[str, Array]:
     def draw(key):
-        sites_key, labels_key = jax.random.split(key)
+        sites_key, quantities_key, labels_key = jax.random.split(key, 3)
         sites = posterior.draw_prior(sites_key)
-        drawn = posterior.quantities(sites, key) | {"labels": posterior.draw_labels(labels_key, sites)}
+        drawn = posterior.quantities(sites, quantities_key) | {"labels": posterior.draw_labels(labels_key, sites)}
         kept = ("order_parameter", "prediction", "labels", *posterior.numbers)
         return {name: drawn[name] for name in kept if name in drawn}
 

@@ -14,7 +14,7 @@ from bayesattn import runs
 from bayesattn.errors import BayesattnError
 from bayesattn.models import collapsed
 from bayesattn.questions import calibration
-from bayesattn.samplers import Job, Tempered, blocks, curvature
+from bayesattn.samplers import Job, Tempered, blocks, curvature, external
 from tests import zoo as models
 from tests.statistics import agree
 from tests.test_runs import StopAfter
@@ -151,6 +151,7 @@ def test_a_pair_moves_in_the_coordinates_of_the_log_density_however_many_there_a
         position: np.ndarray
         logdensity: float
 
+    external.require_density((lambda vector: State(vector, density.function(vector) + 3.0), None), density.posterior)
     place = density.initial(jax.random.key(7))
     stays = (lambda vector: State(place, density.function(vector)), lambda key, state: (state, None))
     tree = ba.sample(model, sampler=stays, chains=1, warmup=0, draws=1, seed=4)

@@ -191,6 +191,8 @@ def test_evidence_and_trips_of_draws_in_trees(warm, drawn):
     found = ba.tempering(drawn)
     near(found.log_evidence, exact_scalar_posterior(warm)[2], found.error, FREEDOM, finds=0.5)
     assert found.error < 0.1
+    # From batches of one chain alone.
+    assert 0 < ba.tempering(drawn.isel(chain=[0])).error < 0.2
     sliced = ba.tempering(drawn.isel(draw=slice(0, 20)))
     assert not sliced.reliable
     assert "fewer than 10" in sliced.warnings()[0]

@@ -16,6 +16,7 @@ from bayesattn.kernels.expansions import expansion
 from bayesattn.kernels.forms import FORMS, gaussian_process
 from bayesattn.models import model as posterior
 from bayesattn.theory import bartlett, mode, potential, saddle_point
+from bayesattn.theory.predictor import outputs_at
 from tests.conftest import model_of, relative_error
 
 ARCH = ba.Architecture((2,), (5, 5), (1.0,) * 3)
@@ -130,6 +131,13 @@ def test_the_predictor_can_be_differentiated(two_layers):
     along = sum(np.vdot(slope, direction) for slope, direction in zip(slopes, change, strict=True))
     expected = by_differences(lambda step: value(u + step * change[0], test + step * change[1]), 0.0, 1e-5)
     assert relative_error(along, expected) < 1e-6
+
+
+def test_outputs_are_those_of_each_output_s_readout():
+    rng = np.random.default_rng(0)
+    readouts, path_inputs = rng.normal(size=(2, 3, 4, 5)), rng.normal(size=(6, 3, 5))  # (draw, path, output, feature)
+    found = outputs_at(readouts.reshape(2, -1), path_inputs)
+    np.testing.assert_allclose(found.reshape(2, 6, 4), np.einsum("dpof,epf->deo", readouts, path_inputs))
 
 
 def test_evidence_of_the_gp_limit_can_be_differentiated(two_layers):
