@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bayesattn import attention, samplers, theory
     from bayesattn._util.compiled import keep_compiled
     from bayesattn.architecture import Architecture
+    from bayesattn.arviz_groups import with_groups
     from bayesattn.checks.diagnostics import diagnose
     from bayesattn.checks.tempering import tempering
     from bayesattn.checks.validate import validate
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from bayesattn.models import AttentionModel, Model
     from bayesattn.models.interface import from_numpyro, from_vectors
     from bayesattn.models.weights import weights
-    from bayesattn.predictive import predict, with_groups
+    from bayesattn.prediction import predict
     from bayesattn.questions import reference
     from bayesattn.questions.heads import head_losses, heads, remove_heads
     from bayesattn.questions.influence import influence
@@ -99,7 +100,7 @@ _HOMES = {
     "learning_coefficient": "questions.singular",
     "load_model": "tasks.load",
     "one_hot": "classes",
-    "predict": "predictive",
+    "predict": "prediction",
     "reference": "questions",
     "remove_heads": "questions.heads",
     "runs": "jobs",
@@ -107,7 +108,7 @@ _HOMES = {
     "tempering": "checks.tempering",
     "validate": "checks.validate",
     "weights": "models.weights",
-    "with_groups": "predictive",
+    "with_groups": "arviz_groups",
 }
 """Module that defines each public name, for names that are not modules beside this file."""
 _MOVED = {

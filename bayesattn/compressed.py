@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer, require_memory
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.text import Described
-from bayesattn.errors import BayesattnError
+from bayesattn.errors import BayesattnError, TooLittleMemory
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.kernels.path_inputs import without_single_output
 
@@ -113,42 +113,32 @@ class Compressed(OwnsArrays, Described):
         return self.paths, self.features, self.outputs
 
     @property
+    def _input_columns(self) -> int:
+        return self.paths * self.features
+
+    @property
     def path_inputs(self) -> Float[np.ndarray, "row path feature"]:
         """Path inputs of at most Pi N_0 examples that have the same likelihood as all examples, up to a constant."""
-        columns = self.paths * self.features
+        columns = self._input_columns
         return self.triangle[:columns, :columns].reshape(-1, self.paths, self.features)
 
     @property
     def labels(self) -> Float[np.ndarray, " row"]:
         """Labels of the examples in `path_inputs`; with several outputs, one column per output."""
-        columns = self.paths * self.features
-        labels = self.triangle[:columns, columns:]
-        return without_single_output(labels)
+        columns = self._input_columns
+        return without_single_output(self.triangle[:columns, columns:])
 
     @property
     def residual(self) -> ResidualExamples:
         """Residual examples: their number, and the square of the part of Y that no function of the path inputs explains."""
-        columns = self.paths * self.features
+        columns = self._input_columns
         rest = self.triangle[columns:, columns:]
         return ResidualExamples(self.examples - min(len(self.triangle), columns), float(np.vdot(rest, rest)))
 
     @property
-    def gram(self) -> Float[np.ndarray, "path*feature path*feature"]:
-        """X^T X."""
-        columns = self.triangle[:, : self.paths * self.features]
-        return columns.T @ columns
-
-    @property
-    def moment(self) -> Float[np.ndarray, " path*feature"]:
-        """X^T Y; with several outputs, one column per output."""
-        columns = self.paths * self.features
-        moment = self.triangle[:, :columns].T @ self.triangle[:, columns:]
-        return without_single_output(moment)
-
-    @property
     def square(self) -> float:
         """|Y|^2."""
-        labels = self.triangle[:, self.paths * self.features :]
+        labels = self.triangle[:, self._input_columns :]
         return float(np.vdot(labels, labels))
 
     def _described(self) -> tuple[str, dict[str, str]]:
@@ -205,13 +195,15 @@ def read_store(file: Path) -> tuple[Compressed, str]:
             stored = group["triangle"]
             if not isinstance(stored, zarr.Array) or stored.shape != expected:
                 raise BayesattnError(f"a triangle of shape {getattr(stored, 'shape', None)}, expected {expected}")
-            require_memory("the triangle", 8 * columns**2)
+            require_memory(f"the triangle of {file}", 8 * columns**2)
             triangle = finite_array("triangle", stored[:], expected)
         if _digest(triangle) != attributes["of_triangle"]:
             raise BayesattnError("entries that differ from those that were written")
         names: Any = attributes.get("output_names")
         named = None if names is None else tuple(map(str, names))
         return Compressed(triangle, examples, paths, features, outputs, named), str(attributes["of_examples"])
+    except TooLittleMemory:
+        raise
     except Exception as error:  # A damaged archive may raise anything.
         reason = f"it holds no {error}" if isinstance(error, KeyError) else error
         raise BayesattnError(

@@ -1,110 +1,47 @@
-"""Posterior of outputs at new inputs, and scores of class predictions."""
+"""Posterior of outputs at new inputs, and its scores on labels.
 
-from collections.abc import Sequence
+Given U, the network's outputs are Gaussian, with moments in closed form (THEORY section 5). This holds for every
+parameterisation, so draws of U are sufficient. Only networks whose attention reads hidden states or whose values are
+nonlinear need draws of all weights.
+"""
+
+import warnings
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from bayesattn._util.checks import finite_array, labels_array
-from bayesattn._util.plain_values import PlainDict, PlainMapping
+from bayesattn._util.checks import Checked, require_memory, seed_number
+from bayesattn._util.plain_values import PlainMapping
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described, as_html, as_text, cell, with_error
-from bayesattn.checks.accuracy import binomial_error
-from bayesattn.classes import checked_classes, shortened
+from bayesattn._util.text import Described, cell
+from bayesattn.checks.mixing import heaviest_tail
+from bayesattn.class_scores import ClassAccuracy, ClassScores, class_accuracy, class_scores
 from bayesattn.errors import BayesattnError
-from bayesattn.models.conditional import has_two_classes
+from bayesattn.kernels.energies import one_by_one
+from bayesattn.models.conditional import conditional_of, has_two_classes, new_inputs
 from bayesattn.models.draws import Draws, dataset, numbers_of, opened_with_network
-from bayesattn.models.given_draw import class_probabilities
+from bayesattn.models.given_draw import Conditional, class_probabilities
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.stored_model import close, padding
+from bayesattn.over_draws import (
+    by_chain,
+    by_draw,
+    error_of_mean,
+    flat_draws,
+    keys_of,
+    require_finite_values,
+    variables_of,
+)
+from bayesattn.theory.importance import MOST_PARETO_K
 
 ENTRIES_READ = 2**23
 """Largest number of stored predictions that are read at a time: 64 MiB."""
-CONFIDENCE_BINS = 10
-"""Number of equally wide bins of confidence in the calibration error."""
-NO_PROBABILITIES = "of probabilities of classes, which a model with likelihood=bayesattn.Categorical(T) has"
-
-
-class ClassScores(NamedTuple):
-    """Scores of class probabilities on labels of (test) examples.
-
-    Args:
-        accuracy: share of examples whose likeliest class is right, and its standard error.
-        by_class: accuracy on the examples of each class, with -1 first if there is one output; NaN for a class
-            without examples.
-        examples: number of examples of each class.
-        names: names of the classes, in the same order.
-        log_score: mean log probability of the right class, in nats, and its standard error.
-        calibration_error: mean distance between accuracy and confidence (the probability of the likeliest class), over
-            bins of confidence (Guo et al. 2017).
-        calibration_by_chance: calibration error that correct probabilities would have by chance on as many examples.
-        bins: mean confidence, accuracy and number of examples of each bin, shape (3, bin); NaN for an empty bin.
-    """
-
-    accuracy: float
-    accuracy_error: float
-    by_class: Float[np.ndarray, " class_of_labels"]
-    examples: Float[np.ndarray, " class_of_labels"]
-    names: tuple[str, ...]
-    log_score: float
-    log_score_error: float
-    calibration_error: float
-    calibration_by_chance: float
-    bins: Float[np.ndarray, "3 bin"]
-
-    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
-    _repr_html_ = as_html
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        calibration = f"error {self.calibration_error:.2g}, of which chance explains {self.calibration_by_chance:.2g}"
-        rows = _accuracy_rows(self) | {
-            "log score": f"{with_error(self.log_score, self.log_score_error)} nats",
-            "calibration": calibration,
-        }
-        return f"ClassScores of {self.examples.sum():.0f} examples", rows
-
-
-class ClassAccuracy(NamedTuple):
-    """Accuracy of the class with the largest output, for models without class probabilities.
-
-    Args:
-        accuracy: share of examples whose largest output is that of the right class, and its standard error.
-        by_class: accuracy on the examples of each class; NaN for a class without examples.
-        examples: number of examples of each class.
-        names: names of the classes, in the same order.
-    """
-
-    accuracy: float
-    accuracy_error: float
-    by_class: Float[np.ndarray, " class_of_labels"]
-    examples: Float[np.ndarray, " class_of_labels"]
-    names: tuple[str, ...]
-
-    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
-    _repr_html_ = as_html
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in ClassScores._fields:
-            raise AttributeError(f"{name} is {NO_PROBABILITIES}")
-        raise AttributeError(f"ClassAccuracy has no {name}")
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        rows = _accuracy_rows(self)
-        return f"ClassAccuracy of {self.examples.sum():.0f} examples", rows | {
-            "others": f"log score and calibration are {NO_PROBABILITIES}"
-        }
-
-
-def _accuracy_rows(scores: ClassScores | ClassAccuracy) -> dict[str, str]:
-    each = zip(scores.names, scores.by_class, scores.examples, strict=True)
-    return {
-        "accuracy": f"{with_error(100 * scores.accuracy, 100 * scores.accuracy_error)} %",
-        "by class": shortened([f"{name} {cell(100 * share, '.0f')} % of {count:.0f}" for name, share, count in each]),
-    }
+BLOCK_ENTRIES = 2**23
+"""Largest number of entries of each array used to predict one block of inputs: 64 MiB."""
 
 
 @jax.tree_util.register_dataclass
@@ -175,6 +112,97 @@ def _range(values: np.ndarray) -> str:
 
 
 @with_own_settings
+def predict(
+    draws: Draws,
+    new_path_inputs: ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    keep_draws: bool = False,
+    thin: int = 1,
+    model: NetworkPosterior | None = None,
+    seed: int = 0,
+) -> PosteriorPrediction:
+    """Posterior of the network's outputs at new inputs, which are processed in blocks.
+
+    Given a draw of U, f is Gaussian, with mean k_*^T (K + T I)^{-1} Y and variance k_** - k_*^T (K + T I)^{-1} k_*
+    (THEORY section 5). The moments over draws follow from the law of total variance. If the likelihood is not
+    Gaussian, each draw has its own f.
+
+    Args:
+        draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
+        new_path_inputs: xi of shape (example, Pi, N_0), from `bayesattn.attention`. If queries and keys are sampled too,
+            token sequences of shape (example, T, N_0); the draws must then hold queries and keys (keep "queries_keys"),
+            or with hidden attention or nonlinear values all weights (keep "weights"), besides U.
+        mask: shape (example, T), True for tokens and False for padding; for token sequences only.
+        keep_draws: whether to return a draw of f for each draw of U, which takes memory.
+        thin: use every thin-th draw of U, the last one of each `thin` draws.
+        model: model of the draws, if they do not record it.
+        seed: seed of the draws of f.
+
+    Raises:
+        ValueError: draws that are not of a network, are not of `model`, have no order_parameter, or were concatenated
+            from several models, from chains of several lengths or from the same draws twice; inputs of another shape or
+            not finite; draws of f that memory cannot hold.
+        RunError: a folder that is not a readable run.
+        FloatingPointError: a prediction is not finite, for instance because K + T I is singular in float64.
+
+    Warns with the Pareto k of the terms of a variance, if it is above 0.7.
+    """
+    model, tree = opened_with_network(draws, model)
+    conditional = conditional_of(model).compressed(model.architecture)
+    drawn = variables_of(tree, model, conditional.variables, thin)
+    inputs = new_inputs(model, new_path_inputs, mask)
+    seed_number("seed", seed)
+    chains, count = drawn["order_parameter"].shape[:2]
+    arch = model.architecture
+    if keep_draws:
+        needed = 8 * chains * count * len(inputs) * arch.outputs
+        require_memory("draws of f", needed, "raise thin, or predict fewer inputs at a time")
+    flat, numbers = flat_draws(drawn), {name: jnp.asarray(drawn[name]) for name in model.hyperpriors.fields}
+    keys = keys_of(seed, "new predictions", model, drawn) if keep_draws else None
+    entries = max(arch.outputs * chains * count, conditional.entries(inputs))
+    size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
+
+    def predicted(block: Checked) -> PosteriorPrediction:
+        outputs = by_draw(lambda part: _outputs(conditional, part[0], block, part[1]), (flat, keys), "predicting")
+        mean, variance = (by_chain(values, chains) for values in outputs[:2])
+        require_finite_values("prediction", mean, variance)
+        variance = np.maximum(variance, 0)
+        # Their average is the variance; an error of their centre changes it by its square only.
+        terms = variance + (mean - mean.mean((0, 1))) ** 2
+        tails.append(heaviest_tail(terms))
+        return PosteriorPrediction(
+            mean=mean.mean((0, 1)),
+            variance=variance.mean((0, 1)) + mean.var((0, 1)),
+            error=error_of_mean(mean),
+            variance_error=error_of_mean(terms),
+            probabilities=conditional.probabilities(mean, variance, numbers),
+            draws=None if outputs[2] is None else by_chain(outputs[2], chains),
+            output_names=model.output_names,
+        )
+
+    tails: list[float] = []
+    # All blocks have one shape, so that the program is compiled once.
+    places = [np.arange(first, first + size) % len(inputs) for first in range(0, len(inputs), size)]
+    blocks = [predicted(inputs[place]) for place in places]
+    if (tail := np.fmax.reduce(tails)) > MOST_PARETO_K:
+        warnings.warn(
+            f"the variance of f has a heavy tail: Pareto k is {tail:.2f}, above {MOST_PARETO_K}: values too rare to be"
+            " among the draws may dominate it, so that variance_error is too small; draw more, or state quantiles"
+            " (keep_draws=True)",
+            stacklevel=3,
+        )
+    axis = -blocks[0].mean.ndim
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
+
+
+@jax.jit
+def _outputs(conditional: Conditional, draws, path_inputs, keys):
+    """Mean and variance of f given each draw, and a draw of f if there are keys."""
+    return one_by_one(lambda pair: conditional.outputs(pair[0], path_inputs, pair[1]), (draws, keys))
+
+
+@with_own_settings
 def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores | ClassAccuracy:
     """Scores of the draws on the test labels of their model, from posterior["prediction"] alone.
 
@@ -229,8 +257,16 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
     if probabilities is not None and model.likelihood.conjugate:
         probabilities = (chains * count * probabilities + 0.5) / (chains * count + 1)
     unknown = np.full(labels.shape, np.nan)
-    names = model.output_names
-    return PosteriorPrediction(np.asarray(mean), *[unknown] * 3, probabilities, None, names).scores(labels)
+    found = PosteriorPrediction(
+        mean=np.asarray(mean),
+        variance=unknown,
+        error=unknown,
+        variance_error=unknown,
+        probabilities=probabilities,
+        draws=None,
+        output_names=model.output_names,
+    )
+    return found.scores(labels)
 
 
 def _mean_and_probabilities(
@@ -243,84 +279,3 @@ def _mean_and_probabilities(
     if not model.likelihood.conjugate:
         return outputs.mean((0, 1)), class_probabilities(model.reference.likelihood, outputs, numbers)
     return outputs.mean((0, 1)), ((outputs > 0) + (outputs == 0) / 2).mean((0, 1)) if has_two_classes(labels) else None
-
-
-def class_scores(probabilities: ArrayLike, labels: ArrayLike, names: Sequence[str] | None = None) -> ClassScores:
-    """Scores of class probabilities.
-
-    Args:
-        probabilities: probability of each class, shape (P, m), or of +1, shape (P,).
-        labels: 1 at the class of each example and 0 elsewhere, shape (P, m), or +1 and -1, shape (P,).
-        names: names of the m classes; by default "class 1" and so on, or "-1" and "+1".
-
-    Raises:
-        ValueError: other shapes, probabilities below 0 or that do not add up to 1, labels that are not classes.
-    """
-    checked = finite_array("probabilities", probabilities, np.shape(probabilities))
-    if checked.ndim not in (1, 2) or not len(checked):
-        raise BayesattnError(f"probabilities must have shape (P,) or (P, m), got {checked.shape}")
-    outputs = 1 if checked.ndim == 1 else checked.shape[1]
-    of_labels = checked_classes("labels", labels_array("labels", labels, len(checked), outputs))
-    if checked.ndim == 1:
-        checked, of_labels = np.column_stack([1 - checked, checked]), np.column_stack([of_labels < 0, of_labels > 0])
-        names = ("-1", "+1")
-    if np.min(checked) < 0 or np.max(np.abs(checked.sum(1) - 1)) > 1e-6:
-        raise BayesattnError(
-            f"probabilities must be at least 0 and add up to 1, got {np.min(checked):.3g} to {np.max(checked):.3g},"
-            f" sums {np.min(checked.sum(1)):.3g} to {np.max(checked.sum(1)):.3g}"
-        )
-    right, accuracy = _accuracy(checked, of_labels, names)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        logs = np.log(np.sum(checked * of_labels, axis=1))
-        spread = logs.std(ddof=1) if len(logs) > 1 else float("nan")
-    return ClassScores(
-        **accuracy._asdict(),
-        log_score=float(logs.mean()),
-        log_score_error=float(spread / np.sqrt(len(logs))),
-        **_calibration(checked.max(1), right),
-    )
-
-
-def _calibration(confidence: Float[np.ndarray, " example"], right: np.ndarray) -> PlainDict:
-    """Fields of `ClassScores` about calibration, from the confidence in each class and whether the class is right."""
-    place = np.minimum((confidence * CONFIDENCE_BINS).astype(int), CONFIDENCE_BINS - 1)
-    sizes = np.bincount(place, minlength=CONFIDENCE_BINS)
-    with np.errstate(invalid="ignore"):
-        confident, accuracy = (np.bincount(place, values, CONFIDENCE_BINS) / sizes for values in (confidence, right))
-    # The mean of |x| is sqrt(2 / pi) times the standard deviation, for a normal x of mean 0; of few errors at most twice
-    # their expected number.
-    variance = np.bincount(place, confidence * (1 - confidence), CONFIDENCE_BINS)
-    chance = np.minimum(np.sqrt(2 / np.pi * variance), 2 * variance)
-    return {
-        "calibration_error": float(np.nansum(np.abs(confident - accuracy) * sizes) / len(right)),
-        "calibration_by_chance": float(chance.sum() / len(right)),
-        "bins": np.array([confident, accuracy, sizes]),
-    }
-
-
-def class_accuracy(outputs: ArrayLike, labels: ArrayLike, names: Sequence[str] | None = None) -> ClassAccuracy:
-    """Accuracy of the class with the largest output.
-
-    Args:
-        outputs: outputs of each example, shape (P, m).
-        labels: 1 at the class of each example and 0 elsewhere, shape (P, m).
-        names: names of the m classes; by default "class 1" and so on.
-
-    Raises:
-        ValueError: other shapes, labels that are not classes.
-    """
-    checked = finite_array("outputs", outputs, ("examples", "outputs"))
-    return _accuracy(checked, checked_classes("labels", labels_array("labels", labels, *checked.shape)), names)[1]
-
-
-def _accuracy(
-    scores: np.ndarray, of_labels: np.ndarray, names: Sequence[str] | None
-) -> tuple[np.ndarray, ClassAccuracy]:
-    """Whether the largest score of each example is that of its class, 1/k where k are equal, and the accuracy."""
-    greatest = scores == scores.max(1, keepdims=True)
-    right = (greatest & (of_labels > 0)).sum(1) / greatest.sum(1)
-    with np.errstate(invalid="ignore"):
-        by_class = (of_labels * right[:, None]).sum(0) / (examples := of_labels.sum(0, dtype=float))
-    named = tuple(names) if names else tuple(f"class {number + 1}" for number in range(len(examples)))
-    share = float(right.mean())
-    return right, ClassAccuracy(share, binomial_error(share, len(right)), by_class, examples, named)

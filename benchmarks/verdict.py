@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, MARGIN
 from bayesattn.checks.theory_predictions import Predicted, predicted
+from bayesattn.checks.thresholds import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, MARGIN
 from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
+from bayesattn.checks.thresholds import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 
 LEVEL = 5e-5
 """p-value below which a claim fails: the two to three hundred of them fail by chance with a probability of 1 to 1.5 %."""
@@ -127,7 +127,7 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """One of `bayesattn.checks.criteria.VERDICTS`; it cannot tell where the wrong law does as well as the right one."""
+        """One of `bayesattn.checks.thresholds.VERDICTS`; "cannot tell" where the wrong law does as well."""
         if not self.holds():
             return DOES_NOT_HOLD
         return HOLDS if self.finds_planted() else CANNOT_TELL

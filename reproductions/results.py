@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from bayesattn import __version__
 from bayesattn._util.checks import positive_integer, suggestion
 from bayesattn._util.files import finite, replace_file, user_path
-from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
+from bayesattn.checks.thresholds import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 from reproductions.claims import LEVEL, Findings
 from reproductions.experiment import Experiment, Settings
 from reproductions.processes import side_by_side

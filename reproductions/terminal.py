@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesattn._util.text import printable
-from bayesattn.checks.criteria import DOES_NOT_HOLD, HOLDS
+from bayesattn.checks.thresholds import DOES_NOT_HOLD, HOLDS
 from bayesattn.jobs.cli.screen import console, say
 from reproductions.page import counted, numbers, reason
 from reproductions.registry import PAPERS

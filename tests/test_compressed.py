@@ -91,8 +91,9 @@ def test_they_are_the_sums_over_examples_and_restored_of_what_runs_store(data, t
     """Of fewer examples than columns of X, as many, and more."""
     inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples, :outputs]
     flat, held = inputs.reshape(examples, -1), gather((inputs, labels), ARCH)
-    assert relative_error(held.gram, flat.T @ flat) < 1e-13
-    assert relative_error(held.moment, np.squeeze(flat.T @ labels)) < 1e-13
+    columns = held.triangle[:, : flat.shape[1]]
+    assert relative_error(columns.T @ columns, flat.T @ flat) < 1e-13
+    assert relative_error(columns.T @ held.triangle[:, flat.shape[1] :], flat.T @ labels) < 1e-13
     assert relative_error(held.square, np.sum(labels**2)) < 1e-13
     assert held.path_inputs.shape == (min(examples, 12), 4, 3)
     assert held.residual.examples == max(0, examples - 12)

@@ -7,9 +7,9 @@ import arviz_base
 import numpy as np
 import pytest
 
-from bayesattn.checks.criteria import doubts_about
 from bayesattn.checks.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.checks.mixing import FEWEST_DRAWS, FEWEST_DRAWS_FOR_TAILS, moments, tail_shapes
+from bayesattn.checks.thresholds import doubts_about
 
 
 def tree(chains=4, draws=500, paths=("1",), **posterior):

@@ -14,11 +14,11 @@ import pytest
 import bayesattn as ba
 from bayesattn import attention, tasks
 from bayesattn._util.checks import owned
+from bayesattn.class_scores import class_accuracy
 from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError
 from bayesattn.gather import gather
 from bayesattn.models import LatentModel, Tokens
-from bayesattn.prediction import class_accuracy
 from bayesattn.questions.exchangeable.finite import FiniteLatent
 from tests.tensor import Tensor
 

@@ -13,7 +13,7 @@ from scipy import stats
 from scipy.signal import lfilter
 
 import bayesattn as ba
-from bayesattn import predictive, runs
+from bayesattn import arviz_groups, prediction, runs
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.models.conditional import conditional_of
@@ -74,9 +74,9 @@ def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
     names = ("mean", "variance", "error", "probabilities", "draws")
     of_folder = ba.predict(str(run.path), inputs, keep_draws=True, seed=4)
     assert all(np.array_equal(getattr(of_folder, name), getattr(whole, name)) for name in names)
-    monkeypatch.setattr(predictive, "BLOCK_ENTRIES", 3 * 120)  # Of 120 draws.
-    seen, outputs = [], predictive._outputs
-    monkeypatch.setattr(predictive, "_outputs", lambda *a: seen.append(a[2].shape) or outputs(*a))
+    monkeypatch.setattr(prediction, "BLOCK_ENTRIES", 3 * 120)  # Of 120 draws.
+    seen, outputs = [], prediction._outputs
+    monkeypatch.setattr(prediction, "_outputs", lambda *a: seen.append(a[2].shape) or outputs(*a))
     parts = ba.predict(memory, inputs, keep_draws=True, seed=4)
     assert seen == [(3, 1, 4)] * 3 * 2  # Of 64 draws, then of 56.
     for name in names:
@@ -330,14 +330,14 @@ def test_prior_and_likelihood_for_power_scaling_add_up_to_what_was_sampled(model
     with pytest.raises(ValueError, match="group 'log_prior' is the density of U's Bartlett coordinates, which only c"):
         ba.with_groups(given_u([[1.0]], 4), "log_prior", model=model)
     without = ba.with_groups(given_u([[1.0]], 4), model=model, prior_draws=5)
-    assert set(without.children) == {"posterior", *predictive.GROUPS} - {"log_prior"}
+    assert set(without.children) == {"posterior", *arviz_groups.GROUPS} - {"log_prior"}
 
 
 def test_other_groups_stay_and_draws_are_left_alone(model, drawn):
     draws = drawn[3]
     before = set(draws.children)
     extended = ba.with_groups(draws, prior_draws=5)
-    assert set(extended.children) == before | set(predictive.GROUPS)
+    assert set(extended.children) == before | set(arviz_groups.GROUPS)
     assert set(draws.children) == before
     again = ba.with_groups(extended, "prior", prior_draws=7)
     assert again["prior"].sizes["draw"] == 7

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.checks.criteria import VERDICTS
+from bayesattn.checks.thresholds import VERDICTS
 from bayesattn.jobs.sweep.plan import SweepTable
 from bayesattn.prediction import score
 from bayesattn.questions import exchangeable

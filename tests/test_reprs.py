@@ -13,13 +13,13 @@ from bayesattn._util.text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.checks.accuracy import accuracy_of, percent
 from bayesattn.checks.theory_predictions import Predicted
 from bayesattn.checks.validation import Validation
+from bayesattn.class_scores import class_accuracy, class_scores
 from bayesattn.jobs import plots
 from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
 from bayesattn.models.arviz import data_groups
 from bayesattn.models.stored_model import described, restored
-from bayesattn.prediction import class_accuracy, class_scores
-from bayesattn.predictive import PosteriorPrediction
+from bayesattn.prediction import PosteriorPrediction
 from bayesattn.theory.finite_width import FiniteWidth
 from tests.zoo import LIGHT, MODELS
 

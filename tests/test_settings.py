@@ -31,8 +31,8 @@ OTHER_SETTINGS = {
 }
 NO_NUMBERS_OF_JAX = {
     "bayesattn.checks.accuracy.gain": "counts with NumPy",
-    "bayesattn.prediction.class_accuracy": "counts with NumPy",
-    "bayesattn.prediction.class_scores": "counts with NumPy",
+    "bayesattn.class_scores.class_accuracy": "counts with NumPy",
+    "bayesattn.class_scores.class_scores": "counts with NumPy",
     "bayesattn.questions.exchangeable.sphere.uniform": "takes a NumPy generator",
 }
 """Documented functions of modules that import JAX, and why they need no settings."""

@@ -13,9 +13,9 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.checks import alignment, theory_predictions, validation
 from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, next_order
-from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, overall, percent
 from bayesattn.checks.scaling import remainder, scaling
 from bayesattn.checks.theory_predictions import Predicted, predicted
+from bayesattn.checks.thresholds import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, LEVEL, overall, percent
 from bayesattn.jobs import plots
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 from tests.statistics import agree, likely, mean_of

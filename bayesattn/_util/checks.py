@@ -15,7 +15,7 @@ import numpy as np
 
 from bayesattn._util.plain_values import PlainMapping
 from bayesattn._util.text import Described
-from bayesattn.errors import BayesattnError
+from bayesattn.errors import BayesattnError, TooLittleMemory
 
 Checked = Any
 """Argument that the function checks itself, so that its ValueError says what is wrong."""
@@ -282,11 +282,11 @@ def names(name: str, value: Checked) -> tuple[str, ...]:
 
 
 def require_memory(what: str, needed: float, advice: str = "") -> None:
-    """Raise ValueError if `what`, which needs `needed` bytes, does not fit into this machine's memory."""
+    """Raise TooLittleMemory if `what`, which needs `needed` bytes, does not fit into this machine's memory."""
     limit = memory_limit()
     if needed > limit:
         had = f"{limit / 2**30:.3g} GiB, the memory available here"
-        raise BayesattnError(f"{what} must fit into {had}, got {needed / 2**30:.3g} GiB{advice and ': ' + advice}")
+        raise TooLittleMemory(f"{what} must fit into {had}, got {needed / 2**30:.3g} GiB{advice and ': ' + advice}")
 
 
 @lru_cache(maxsize=1)

@@ -16,9 +16,9 @@ from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_r
 from bayesattn.checks.mixing import (
     FEWEST_CHAINS,
     FEWEST_DRAWS,
-    _constant,
-    _mixing,
-    _stuck,
+    is_constant,
+    is_stuck,
+    mixing_of,
     moments,
     on_and_below_diagonal,
     pareto_k,
@@ -244,9 +244,9 @@ def diagnose(draws: Draws) -> Diagnostics:
             axis = posterior[name].dims[-1 if name == "readout" else 2]
             watched[name] = posterior[name].isel({axis: watched_examples(posterior.sizes[axis])})
         watched = {name: values.compute() for name, values in watched.items()}
-        mixing = {name: _mixing(values) for name, values in watched.items()}
-        found["constant"] = [name for name, values in watched.items() if _constant(values).any()]
-        found["stuck"] = [name for name, values in watched.items() if _stuck(values).any()]
+        mixing = {name: mixing_of(values) for name, values in watched.items()}
+        found["constant"] = [name for name, values in watched.items() if is_constant(values).any()]
+        found["stuck"] = [name for name, values in watched.items() if is_stuck(values).any()]
         found["worst"] = {}
         for number, sign in (("rhat", 1), ("ess", -1), ("tail_ess", -1)):
             # NumPy's maximum is NaN if one value is; Python's may not be.

@@ -20,14 +20,14 @@ FEWEST_CHAINS = 2
 """Smallest number of chains for R-hat. R-hat from the halves of one chain does not show whether chains agree."""
 
 
-def _constant(values: xr.DataArray) -> np.ndarray:
+def is_constant(values: xr.DataArray) -> np.ndarray:
     """Whether each entry is constant within every chain."""
     return (values.max("draw") == values.min("draw")).all("chain").values
 
 
-def _stuck(values: xr.DataArray) -> np.ndarray:
+def is_stuck(values: xr.DataArray) -> np.ndarray:
     """Whether each entry is constant within every chain, but differs between chains."""
-    return _constant(values) & (values.max(("chain", "draw")) > values.min(("chain", "draw"))).values
+    return is_constant(values) & (values.max(("chain", "draw")) > values.min(("chain", "draw"))).values
 
 
 def pareto_k(values: xr.DataArray) -> np.ndarray:
@@ -58,14 +58,14 @@ def tail_shapes(values: Float[np.ndarray, "*entry chain draw"]) -> Float[np.ndar
     return shapes
 
 
-def _mixing(values: xr.DataArray) -> dict[str, np.ndarray]:
+def mixing_of(values: xr.DataArray) -> dict[str, np.ndarray]:
     """R-hat and effective sample sizes of each entry; NaN if not defined."""
-    unknown = _constant(values) | ~np.isfinite(values.values).all((0, 1))
+    unknown = is_constant(values) | ~np.isfinite(values.values).all((0, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         rhat = arviz_stats.rhat(values).values if values.sizes["chain"] >= FEWEST_CHAINS else np.nan
         ess, tail = arviz_stats.ess(values).values, arviz_stats.ess(values, method="tail").values
     numbers = {name: np.where(unknown, np.nan, of) for name, of in (("rhat", rhat), ("ess", ess), ("tail_ess", tail))}
-    return numbers | {"rhat": np.where(_stuck(values), np.inf, numbers["rhat"])}
+    return numbers | {"rhat": np.where(is_stuck(values), np.inf, numbers["rhat"])}
 
 
 def on_and_below_diagonal(order_parameters: xr.DataArray) -> xr.DataArray:
@@ -92,7 +92,7 @@ def moments(values: xr.DataArray, tails: bool = False) -> dict[str, np.ndarray]:
     if values.sizes["draw"] < FEWEST_DRAWS:
         names = ("sd", "error", "rhat", "ess", *(("tail_ess", "pareto_k") if tails else ()))
         return {"mean": mean} | dict.fromkeys(names, np.full(mean.shape, np.nan))
-    mixing = _mixing(values)
+    mixing = mixing_of(values)
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.where(np.isnan(mixing["ess"]), np.nan, arviz_stats.mcse(values).values)
     deviation = values.std(("chain", "draw"), ddof=1).values

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
+from bayesattn._util.checks import positive_integer
 from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import dataset
@@ -96,6 +97,7 @@ class Tempering(Described):
         from matplotlib import pyplot as plt
         from matplotlib.ticker import LogLocator
 
+        positive_integer("chain", chain, 0, len(self.powers) - 1)
         draws, replicas = self.replica_at.shape[1:]
         trips = max(1, int(self.round_trips[chain]))
         rungs = np.argsort(self.replica_at[chain], axis=1)[: TRIPS_SHOWN * draws * replicas // trips]

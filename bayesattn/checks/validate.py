@@ -10,10 +10,10 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.accuracy import accuracy_of
 from bayesattn.checks.alignment import alignment_over_draws
 from bayesattn.checks.comparison import along_directions, joint_p_of
-from bayesattn.checks.criteria import LEVEL, MARGIN
 from bayesattn.checks.diagnostics import diagnose
 from bayesattn.checks.mixing import from_below_diagonal, moments, on_and_below_diagonal
 from bayesattn.checks.theory_predictions import Predicted, outputs_of, predicted, readout_batches
+from bayesattn.checks.thresholds import LEVEL, MARGIN
 from bayesattn.checks.validation import MIXING, Validation
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model

@@ -19,10 +19,10 @@ from bayesattn._util.text import Described, with_error
 from bayesattn.checks.accuracy import Accuracy
 from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.comparison import Compared, level_of_each, next_order
-from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, DRAWS_PER_FREEDOM, HOLDS, doubts_about, percent
 from bayesattn.checks.diagnostics import Diagnostics
 from bayesattn.checks.mixing import from_below_diagonal
 from bayesattn.checks.theory_predictions import Matrix, size_of
+from bayesattn.checks.thresholds import CANNOT_TELL, DOES_NOT_HOLD, DRAWS_PER_FREEDOM, HOLDS, doubts_about, percent
 from bayesattn.models import Model
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Validation(Described):
     mean predictor itself and the principal directions in which batches of draws differ; None without test examples, or
     if the mean predictor is 0, as with labels that are all 0.
 
-    `rhat`, `ess`, `tail_ess` and `pareto_k` describe the draws of each entry, as in `bayesattn.diagnostics.summary`.
+    `rhat`, `ess`, `tail_ess` and `pareto_k` describe the draws of each entry, as in `bayesattn.checks.diagnostics.summary`.
     `joint_p` is the p-value of all entries of U together, `margin` the relative difference within which the theory is said
     to hold, and `level` the probability of rejecting a correct theory.
 
@@ -290,7 +290,7 @@ class Validation(Described):
         Columns: `saddle` (theory at the saddle point), `corrected` (to first order in 1/N), `draws` (their mean), `error`
         (its Monte Carlo error), `difference` (draws minus corrected theory), `z` (the difference in units of its Monte
         Carlo error, without allowance for what the theory leaves out), `rhat`, `ess`, `tail_ess` and `pareto_k` of the entry
-        (`bayesattn.diagnostics.summary`), and `agrees` (whether theory and draws agree in this entry).
+        (`bayesattn.checks.diagnostics.summary`), and `agrees` (whether theory and draws agree in this entry).
         """
         import pandas as pd
 

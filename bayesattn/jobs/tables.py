@@ -8,8 +8,8 @@ import xarray as xr
 
 from bayesattn._util.text import UNKNOWN, cell, cells, rounded, with_error
 from bayesattn.checks.comparison import Compared
-from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, DRAWS_PER_FREEDOM, HOLDS, doubts_about
 from bayesattn.checks.mixing import COLUMNS, moments
+from bayesattn.checks.thresholds import CANNOT_TELL, DOES_NOT_HOLD, DRAWS_PER_FREEDOM, HOLDS, doubts_about
 from bayesattn.checks.validation import Validation
 from bayesattn.models import LatentModel
 from bayesattn.models.arviz import has_order_parameter

@@ -2,8 +2,8 @@
 
 from bayesattn.dataset import SequenceDataset
 from bayesattn.models import collapsed, conditional_attention  # noqa: F401  # registers its conditional
+from bayesattn.models.attention_blocks import Blocks
 from bayesattn.models.attention_model import AttentionModel
-from bayesattn.models.blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.latent import Latent, LatentModel
 from bayesattn.models.memory import bytes_needed, require_memory

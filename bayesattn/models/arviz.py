@@ -1,6 +1,6 @@
 """ArviZ groups: the data of a posterior as variables with named axes, and draws as a tree.
 
-`bayesattn.predictive` adds further groups.
+`bayesattn.arviz_groups` adds further groups.
 """
 
 import warnings

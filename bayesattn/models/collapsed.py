@@ -31,8 +31,8 @@ from bayesattn.models.hyperpriors import Values, fields_of
 from bayesattn.models.memory import bytes_of_energy
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import LABELS, NO_FLOAT32, Parameterisation, Sites, arrays_of, observe
-from bayesattn.models.priors import BartlettPrior, StandardNormal
 from bayesattn.models.weights import weights, weights_at
+from bayesattn.models.whitened_priors import BartlettPrior, StandardNormal
 from bayesattn.network import network, path_readouts
 from bayesattn.theory import bartlett
 from bayesattn.theory.mode import FlatMode, find_mode

@@ -16,8 +16,8 @@ from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked
 from bayesattn._util.random import first_key
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
+from bayesattn.models.attention_blocks import Blocks
 from bayesattn.models.attention_model import AttentionModel
-from bayesattn.models.blocks import Blocks
 from bayesattn.models.conditional import (
     GivenOrderParameter,
     GivenReadout,

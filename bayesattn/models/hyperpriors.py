@@ -22,7 +22,7 @@ from bayesattn._util.random import first_key
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import Likelihood
-from bayesattn.models.priors import draws_of
+from bayesattn.models.whitened_priors import draws_of
 from bayesattn.theory.potential import Problem, WithNumbers
 
 VARIANCES = "variances"

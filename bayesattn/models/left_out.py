@@ -1,6 +1,6 @@
 """Leave-one-out densities of labels that are not Gaussian: an integral over the outputs of the example.
 
-Gaussian labels have theirs in `kernels.conditionals`. `arviz_stats.loo` finds Pareto k from `predictive.with_groups`.
+Gaussian labels have theirs in `kernels.conditionals`. `arviz_stats.loo` finds Pareto k from `bayesattn.with_groups`.
 
 Given U and the outputs of the other examples, f_i is Gaussian: f_i = mean + L z with z standard normal. With one output the
 integral of p(Y_i | z) p(z) is by quadrature, at all scales around values of f_i of several draws. With several it is an

@@ -1,9 +1,9 @@
 """Parameterisations of each kind of posterior, by name; a new one is registered only here."""
 
+from bayesattn.models.attention_blocks import Blocks
 from bayesattn.models.attention_model import AttentionModel
-from bayesattn.models.blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
-from bayesattn.models.hyperparameters import HyperAttention, HyperBlocks, HyperCollapsed, HyperPath, HyperToken
+from bayesattn.models.hyper_parameterisations import HyperAttention, HyperBlocks, HyperCollapsed, HyperPath, HyperToken
 from bayesattn.models.latent import Latent, LatentModel
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Parameterisation

@@ -1,7 +1,8 @@
 """Posterior samplers, and the runner that draws every chain in blocks."""
 
+from bayesattn.samplers.auto import suited_sampler
 from bayesattn.samplers.blocks import Progress
-from bayesattn.samplers.job import AUTO, BIASED, QUANTITIES, SAMPLERS, WITH_REPLICAS, Job, suited_sampler
+from bayesattn.samplers.job import AUTO, BIASED, QUANTITIES, SAMPLERS, WITH_REPLICAS, Job
 from bayesattn.samplers.run import sample
 from bayesattn.samplers.tempered import Tempered
 

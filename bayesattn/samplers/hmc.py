@@ -8,7 +8,7 @@ from jaxtyping import Array
 from numpyro.infer import HMC, NUTS, init_to_sample
 from numpyro.infer.hmc import HMCState
 
-from bayesattn.samplers.adapter import statistics_of
+from bayesattn.samplers.langevin_base import statistics_of
 
 
 class Nuts(NUTS):

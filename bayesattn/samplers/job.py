@@ -13,12 +13,11 @@ import numpy as np
 from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.errors import BayesattnError
-from bayesattn.models.model import Model
 from bayesattn.models.posterior import Posterior
 from bayesattn.models.registry import NAMES, names_where
 from bayesattn.samplers import external, hmc, langevin, tempered
+from bayesattn.samplers.auto import suited_sampler
 from bayesattn.samplers.options import checked_options
-from bayesattn.theory.bartlett import may_have_modes_apart
 
 SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, "tempered": tempered.Tempered, **langevin.KERNELS}
 AUTO = "auto"
@@ -43,14 +42,6 @@ FOREIGN_ARGUMENTS = {
 }
 """Arguments of NumPyro, PyMC and Stan, and their names here."""
 QUANTITIES = ("order_parameter", "latent", "prediction", "queries_keys", "weights")
-
-
-def suited_sampler(model: Posterior) -> str:
-    """Sampler that "auto" stands for: "tempered" for networks that may have modes apart, "nuts" for all others.
-
-    Networks whose queries and keys are sampled too have too many coordinates for tempering by default.
-    """
-    return "tempered" if isinstance(model, Model) and may_have_modes_apart(model.architecture) else "nuts"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.special import erfinv
 from jaxtyping import Array, Float, Int
 
-from bayesattn.samplers.replicas import PerReplica
+from bayesattn.samplers.exchanges import PerReplica
 
 TRANSITIONS_PER_DRAW = 3
 """Assumed number of transitions per independent draw, for the shrinkage of a metric's correlations."""

@@ -15,7 +15,7 @@ from jaxtyping import Array
 from bayesattn._util.checks import positive, positive_integer, truth
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Parameterisation
-from bayesattn.samplers.adapter import (
+from bayesattn.samplers.langevin_base import (
     MOST_ENERGY_ERROR,
     Half,
     Langevin,

@@ -15,9 +15,9 @@ from bayesattn._util.random import branch, first_key
 from bayesattn._util.run_once import jit_once
 from bayesattn.errors import BayesattnError
 from bayesattn.models import CENTRAL, Parameterisation
-from bayesattn.samplers.adapter import Unadjusted
 from bayesattn.samplers.external import NumpyroKernel, PairKernel, is_pair
 from bayesattn.samplers.job import QUANTITIES, SAMPLERS
+from bayesattn.samplers.langevin_base import Unadjusted
 from bayesattn.samplers.options import option_names
 
 State = TypeVar("State")

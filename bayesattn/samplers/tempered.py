@@ -25,7 +25,7 @@ from numpyro.infer.util import constrain_fn, initialize_model
 
 from bayesattn._util.checks import positive, positive_integer
 from bayesattn.errors import BayesattnError
-from bayesattn.samplers.adapter import MOST_ENERGY_ERROR, statistics_of
+from bayesattn.samplers.exchanges import PerReplica, at_prior, each_of, exchanges, trajectory
 from bayesattn.samplers.ladder import (
     Adapted,
     Replicas,
@@ -35,8 +35,8 @@ from bayesattn.samplers.ladder import (
     even_powers,
     metrics,
 )
+from bayesattn.samplers.langevin_base import MOST_ENERGY_ERROR, statistics_of
 from bayesattn.samplers.pilot import draws_prior, potential, prior_draw, suited_replicas
-from bayesattn.samplers.replicas import PerReplica, at_prior, each_of, exchanges, trajectory
 
 AUTO = "auto"
 """Value of `replicas` for as many as the barrier of a pilot asks for (`suited_replicas`)."""

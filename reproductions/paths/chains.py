@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, accuracy_of, binomial_error, gain, share_right
-from bayesattn.checks.criteria import LEVEL
 from bayesattn.checks.theory_predictions import gp_mean, mean_predictor, outputs_of
+from bayesattn.checks.thresholds import LEVEL
 from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
 from bayesattn.models import Model

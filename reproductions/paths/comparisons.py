@@ -9,8 +9,8 @@ from bayesattn import theory
 from bayesattn.checks.accuracy import Accuracy
 from bayesattn.checks.alignment import gp_kernel
 from bayesattn.checks.comparison import Compared, level_of_each
-from bayesattn.checks.criteria import DRAWS_PER_FREEDOM
 from bayesattn.checks.theory_predictions import gp_mean, mean_predictor
+from bayesattn.checks.thresholds import DRAWS_PER_FREEDOM
 from bayesattn.checks.validation import Validation
 from reproductions.claims import LEVEL, Claim, Curve, Mean, above_zero
 

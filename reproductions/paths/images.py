@@ -10,8 +10,8 @@ import numpy as np
 from bayesattn import theory
 from bayesattn.checks.accuracy import ALL_PATHS, share_right
 from bayesattn.checks.alignment import gp_kernel
-from bayesattn.checks.criteria import DRAWS_PER_FREEDOM
 from bayesattn.checks.theory_predictions import gp_mean, mean_predictor
+from bayesattn.checks.thresholds import DRAWS_PER_FREEDOM
 from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
 from bayesattn.models.model import Model

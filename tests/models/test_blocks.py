@@ -12,7 +12,7 @@ from scipy.special import erf
 import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.models import TokenAttention
-from bayesattn.models.blocks import Blocks
+from bayesattn.models.attention_blocks import Blocks
 from bayesattn.models.sampled_attention import number_of_weights
 from tests import dense
 from tests.models.test_attention_model import some_sites

@@ -1,4 +1,4 @@
-"""Networks with skip connections and several outputs (EXTENSIONS section 1) and without, by weights and by factors."""
+"""Networks with skip connections and several outputs (THEORY section 8) and without, by weights and by factors."""
 
 import arviz_stats
 import jax

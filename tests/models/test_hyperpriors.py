@@ -14,10 +14,10 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.jobs.cli.sample import _named
 from bayesattn.jobs.plots.run import run_title
-from bayesattn.models import hyperparameters, path
+from bayesattn.models import hyper_parameterisations, path
 from bayesattn.models.arviz import axis_names
 from bayesattn.models.conditional import conditional_of, new_inputs
-from bayesattn.models.hyperparameters import HYPER
+from bayesattn.models.hyper_parameterisations import HYPER
 from bayesattn.models.hyperpriors import table_of
 from bayesattn.models.parameterisation import NO_FLOAT32
 from bayesattn.models.posterior import parameterisation_of
@@ -93,11 +93,11 @@ def test_weights_and_numbers(name):
         prior = dense.log_prior_of_weights(known.architecture, weights) + log_prior_of(priors, site[HYPER])
         return prior + dense.log_likelihood(known, dense.outputs(known.architecture, weights, model.path_inputs))
 
-    posterior = hyperparameters.HyperPath.of(model)
+    posterior = hyper_parameterisations.HyperPath.of(model)
     found = require_equal(posterior, sites, log_density, lambda posterior, site: posterior.central(site))
     np.testing.assert_allclose(found["temperature"], np.exp(positions[0, 0]), rtol=1e-12)
     if model.tokens is not None:
-        require_equal(hyperparameters.HyperToken.of(model), sites, log_density)
+        require_equal(hyper_parameterisations.HyperToken.of(model), sites, log_density)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -105,7 +105,7 @@ def test_bartlett_coordinates_and_numbers(name):
     """U has the variances of the draw, s_0^2 excepted, whatever the scale of the features is."""
     model, rng = NETWORKS[name](), np.random.default_rng(1)
     priors = model.hyperpriors.priors
-    size = len(hyperparameters.HyperCollapsed.prepare(model, "prior")["centre"])
+    size = len(hyper_parameterisations.HyperCollapsed.prepare(model, "prior")["centre"])
     prepared = {"centre": rng.normal(size=size), "scale": np.eye(size) + 0.1 * rng.normal(size=(size, size))}
 
     def at(site):
@@ -120,7 +120,7 @@ def test_bartlett_coordinates_and_numbers(name):
         return prior + np.linalg.slogdet(prepared["scale"])[1] + dense.log_evidence(known, u)
 
     sites = [{"whitened": 0.3 * rng.normal(size=size)} for _ in range(POINTS)]
-    posterior = hyperparameters.HyperCollapsed.of(model, **prepared)
+    posterior = hyper_parameterisations.HyperCollapsed.of(model, **prepared)
     found = require_equal(posterior, sites, log_density, lambda posterior, site: posterior.central(site))
     known, u, _ = at(sites[0])
     assert relative_error(found["order_parameter"], u) < 1e-12
@@ -343,7 +343,7 @@ REFUSED = [
         lambda: ba.theory.kernel(np.eye(2), *2 * [np.ones((3, 2, 4))], two_heads().architecture),
         r"\[0\] must be a number here",
     ),
-    (lambda: hyperparameters.HyperPath.of(two_heads()).with_float32_gradients(), NO_FLOAT32),
+    (lambda: hyper_parameterisations.HyperPath.of(two_heads()).with_float32_gradients(), NO_FLOAT32),
     (lambda: two_heads().at({"temprature": 0.2}), "value must be one of .*, got 'temprature'; did you mean"),
     (lambda: two_heads().at({"temperature": np.ones(3)}), "temperature must be a finite number above 0"),
     (lambda: two_heads().at({"variances": 0.5}), "variances must be 3 numbers"),
@@ -372,13 +372,13 @@ def test_labels_that_no_input_explains_tell_of_the_temperature():
     weights = dense.random_weights(arch, 2, rng)
     rises = []
     for dataset in (ba.Dataset(path_inputs=data[0], labels=data[1]), ba.Dataset.gather(data, arch)):
-        posterior = hyperparameters.HyperPath.of(ba.Model(dataset=dataset, architecture=arch, temperature=T))
+        posterior = hyper_parameterisations.HyperPath.of(ba.Model(dataset=dataset, architecture=arch, temperature=T))
         rises.append(np.diff([float(posterior.log_density(weights | {HYPER: np.array([at])})) for at in (-2.0, 1.0)]))
     np.testing.assert_allclose(*rises, rtol=1e-10)
 
 
 def test_a_minibatch_of_all_examples_has_the_density_of_all():
-    posterior = hyperparameters.HyperPath.of(two_heads())
+    posterior = hyper_parameterisations.HyperPath.of(two_heads())
     sites = posterior.draw_prior(jax.random.key(0))
     every = posterior.minibatch(jnp.arange(len(posterior.labels)))
     np.testing.assert_allclose(every.log_density(sites), posterior.log_density(sites), rtol=1e-12)

@@ -14,8 +14,8 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.checks.criteria import VERDICTS
 from bayesattn.checks.theory_predictions import readout_batches
+from bayesattn.checks.thresholds import VERDICTS
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Collapsed, LatentModel
 from bayesattn.questions.exchangeable import latent_posterior

@@ -11,11 +11,11 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import likelihoods, runs
+from bayesattn.class_scores import class_scores
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import require_by_example
 from bayesattn.models import collapsed, latent_outputs, left_out
-from bayesattn.prediction import class_scores
-from bayesattn.predictive import PosteriorPrediction
+from bayesattn.prediction import PosteriorPrediction
 from bayesattn.questions import calibration
 from tests import dense
 from tests.conftest import relative_error

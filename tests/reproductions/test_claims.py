@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bayesattn.checks.criteria import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
+from bayesattn.checks.thresholds import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 from reproductions import claims
 from reproductions.claims import Claim, Mean, above_zero, mean_of, worst
 from tests.statistics import near

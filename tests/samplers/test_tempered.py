@@ -26,7 +26,7 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks import tempering
 from bayesattn.questions import calibration
-from bayesattn.samplers import Tempered, pilot, replicas, stopping, tempered
+from bayesattn.samplers import Tempered, exchanges, pilot, stopping, tempered
 from bayesattn.samplers.langevin import Mala
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
 from tests.statistics import agree, likely, near
@@ -77,7 +77,7 @@ def drawn(warm):
 @pytest.mark.parametrize("length", [1e-9, 3.0])
 def test_a_trajectory_says_how_many_gradients_it_took(length):
     """One at its beginning and one a leap, of which there is at least one."""
-    trajectory = jax.jit(partial(replicas.trajectory, lambda position, _: position @ position / 2))
+    trajectory = jax.jit(partial(exchanges.trajectory, lambda position, _: position @ position / 2))
     moved = trajectory(length, (jax.random.key(1), np.zeros(3), 1.0, 0.4, np.ones(3)))
     assert moved.gradients == 1 + max(1, np.ceil(length / 0.4))
 

@@ -16,7 +16,7 @@ def architecture(heads, widths, outputs=1, skips=()):
 @pytest.mark.parametrize(
     ("sizes", "rank", "expected"),
     [
-        ((5, 3, 3, 2), 0, (2.5, 1)),  # EXTENSIONS section 6
+        ((5, 3, 3, 2), 0, (2.5, 1)),  # docs/learning-coefficient.md
         ((4, 2, 4, 3), 0, (3, 3)),
         ((3, 2, 2, 2, 2), 0, (1.5, 3)),
         ((1, 1), 0, (0.5, 1)),

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.prediction import class_scores
+from bayesattn.class_scores import class_scores
 from bayesattn.tasks import Digits, Splice
 from bayesattn.tasks.digits import SIDE
 from bayesattn.tasks.splice import CLASSES, NUCLEOTIDES, SHARES, TOKENS, _laws

@@ -1,5 +1,6 @@
 """Command `bayesattn calibrate`: does a sampler draw from the posterior?"""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +9,10 @@ import typer
 import bayesattn as ba
 from bayesattn._util.checks import one_of, seed_number
 from bayesattn._util.plain_values import PlainDict
+from bayesattn._util.progress import Bar
 from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import calibration_figure
+from bayesattn.models import Model
 from bayesattn.questions import calibration
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job
 
@@ -21,7 +24,10 @@ WHY_NARROW = (
     "2 paths at width 1, one of which hardly affects the labels: chains that stay in one mode of the posterior look well"
     " mixed, but fail this test"
 )
+Cases = dict[str, tuple[Model, int]]
+"""Networks, each with its number of simulations, by title."""
 Results = dict[str, tuple[calibration.Calibration, calibration.JointTest]]
+"""Both tests by sampler."""
 
 
 def calibrate(
@@ -65,39 +71,18 @@ def calibrate(
     case = ba.load_model(model, width=width, temperature=temperature, seed=data_seed)
     serving = [name for name in CALIBRATED_SAMPLERS if name != "sgld" or parameterisation != options.COLLAPSED]
     names = list(dict.fromkeys(name for word in sampler or ["nuts"] for name in (serving if word == "all" else [word])))
-    cases = {model: (case, simulations)}
+    cases: Cases = {model: (case, simulations)}
     if narrow:
         cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
     for name in names:  # Invalid settings are found before anything is drawn.
         Job(sampler=name, parameterisation=parameterisation.value)
-    results: dict[str, Results] = {title: {} for title in cases}
-    failures: list[str] = []
+    # The level is shared by two tests, ranks and joint test, of each sampler on each network.
+    shared: PlainDict = {"level": calibration.LEVEL / (2 * len(names) * len(cases)), "seed": seed, "warmup": warmup}
+    shared["parameterisation"] = parameterisation.value
     with screen.bars(quiet=as_json) as shown:
         # Each joint test counts as one more simulation.
-        total = len(names) * sum(count + 1 for _, count in cases.values())
-        bar = shown.add("simulating", total, note="compiling")
-        # The level is shared by two tests, ranks and joint test, of each sampler on each network.
-        shared: PlainDict = {"level": calibration.LEVEL / (2 * len(names) * len(cases)), "seed": seed, "warmup": warmup}
-        shared["parameterisation"] = parameterisation.value
-        begun = 0
-        for title, (network, count) in cases.items():
-            simulated = calibration.simulate(network, count, seed)
-            for name in names:
-
-                def report(done: int, begun: int = begun, what: str = f"{title}: {name}, simulations") -> None:
-                    bar.update(begun + done, description=what, note="")
-
-                try:
-                    ranked = calibration.calibrate(
-                        network, simulated, sampler=name, draws=draws, thin=thin, progress=report, **shared
-                    )
-                    bar.update(begun + count, description=f"{title}: {name}, joint test")
-                    joint = calibration.joint_test(network, sampler=name, chains=chains, **shared)
-                    results[title][name] = ranked, joint
-                except FloatingPointError as error:
-                    failures.append(f"{title}: {error}")  # What other samplers have simulated is not lost.
-                begun += count + 1
-        bar.update(total)
+        bar = shown.add("simulating", len(names) * sum(count + 1 for _, count in cases.values()), note="compiling")
+        results, failures = _calibrated(cases, names, bar, {"draws": draws, "thin": thin}, {"chains": chains}, shared)
     if len(failures) == len(names) * len(cases):
         raise FloatingPointError("; ".join(failures))
     content = {
@@ -139,6 +124,33 @@ def calibrate(
     raise typer.Exit(screen.FAILS if False in verdicts else screen.CANNOT_TELL if None in verdicts else screen.HOLDS)
 
 
+def _calibrated(
+    cases: Cases, names: list[str], bar: Bar, ranking: PlainDict, joint_law: PlainDict, shared: PlainDict
+) -> tuple[dict[str, Results], list[str]]:
+    """Results of each network by sampler, and what went wrong with others."""
+    results: dict[str, Results] = {title: {} for title in cases}
+    failures: list[str] = []
+    begun = 0
+    for title, (network, count) in cases.items():
+        simulated = calibration.simulate(network, count, shared["seed"])
+        for name in names:
+            bar.update(begun, description=f"{title}: {name}, simulations")
+            report = partial(_report, bar, begun)
+            try:
+                ranked = calibration.calibrate(network, simulated, sampler=name, progress=report, **ranking, **shared)
+                bar.update(begun + count, description=f"{title}: {name}, joint test")
+                results[title][name] = ranked, calibration.joint_test(network, sampler=name, **joint_law, **shared)
+            except FloatingPointError as error:
+                failures.append(f"{title}: {error}")  # What other samplers have simulated is not lost.
+            begun += count + 1
+    bar.update(begun)
+    return results, failures
+
+
+def _report(bar: Bar, begun: int, done: int) -> None:
+    bar.update(begun + done, note="")
+
+
 def _plain(simulations: int, results: Results) -> PlainDict:
     """Results of one network as plain values, for JSON."""
     samplers = {
@@ -168,9 +180,9 @@ def _print(results: Results, title: str, thin: int) -> None:
                 "sampler": name,
                 "ranks": calibration.VERDICTS[ranked.holds],
                 "least p": f"{ranked.p_values[least]:.2g}",
-                "of": ranked.names[least],
+                "least of": ranked.names[least],
                 "effective": f"{100 * ranked.effective[dependent]:.0f} %",
-                "of ": ranked.names[dependent],
+                "dependent": ranked.names[dependent],
                 "step bias (sd)": "" if ranked.bias is None else f"{ranked.bias:+.3f}",
             }
         )
@@ -182,7 +194,7 @@ def _print(results: Results, title: str, thin: int) -> None:
                 "of": joint.names[greatest],
             }
         )
-    words = ("sampler", "ranks", "joint law", "of", "of ")
+    words = ("sampler", "ranks", "joint law", "least of", "dependent", "of")
     styles = [None if ranked.holds and joint.holds else "red" for ranked, joint in results.values()]
     screen.print_table(title, ranks, words, styles=styles)
     screen.print_table("joint law of weights and labels", laws, words, styles=styles)

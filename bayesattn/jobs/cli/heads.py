@@ -1,6 +1,5 @@
 """Command `bayesattn heads`: which heads matter, and how sure is that?"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -12,7 +11,7 @@ from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import UNKNOWN, cell, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.cli import options, output, screen
-from bayesattn.jobs.cli.drawn import DEFAULTS, opened, sampled
+from bayesattn.jobs.cli.drawn import DEFAULTS, opened, sampled, say_how_drawn
 from bayesattn.jobs.plots import heads_figure
 from bayesattn.jobs.tables import losses_table
 from bayesattn.models.hyperpriors import shown_prior
@@ -39,7 +38,7 @@ def heads(
         bool, typer.Option("--exact", help="Sample the network without each head, in place of the theory's losses.")
     ] = False,
     sampler: options.SamplerName = options.HMC,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run, which is resumed; by default in out.")] = None,
+    out: options.RunFolder = None,
     chains: options.Chains = DEFAULTS["chains"],
     warmup: options.Warmup = DEFAULTS["warmup"],
     draws: options.Draws = DEFAULTS["draws"],
@@ -56,9 +55,9 @@ def heads(
     """
     output.require_free_figure(figure, overwrite)
     positive_integer("--least", least)
-    given = {"--width": width, "--temperature": temperature, "--data-seed": data_seed, "--out": out}
     job: PlainDict = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
-    case, folder, run = opened("heads", model, given, job)
+    which = {"width": width, "temperature": temperature, "data_seed": data_seed, "out": out}
+    case, folder, run = opened("heads", model, job, **which)
     if not case.has_theory and (exact or remove):
         priors = f", and priors of {' and '.join(case.hyperpriors.names)}" if case.has_priors else ""
         raise BayesattnError(
@@ -70,12 +69,11 @@ def heads(
     found, paths = ba.heads(drawn, model=case), ba.heads(drawn, of="paths", model=case)
     losses, removal = _lost(drawn, case, exact, remove, as_json, seed)
     if as_json:
-        screen.print_json(_content(case, found, paths, losses, removal, least))
+        content = _content(case, found, paths, losses, removal, least)
+        screen.print_json(content | {"diagnostics": run.diagnose().to_dict()})
     else:
         _print(case, found, paths, losses, removal, least, exact)
-        for warning in run.diagnose().warnings():
-            screen.say(f"warning: {warning}", style="yellow")
-        screen.say_where(f"run in {folder}")
+        say_how_drawn(run, folder)
     title = f"{case.name or model}, {case.size}"
     output.save_figure(lambda: heads_figure(found, paths, removal, title), figure, overwrite, as_json)
 

@@ -32,6 +32,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 Overwrite = Annotated[bool, typer.Option(help="Replace existing files at --out and --figure.")]
 OverwriteFigure = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file at --figure.")]
 OverwriteOut = Annotated[bool, typer.Option(help="Replace an existing file at --out.")]
+RunFolder = Annotated[
+    Path | None, typer.Option("--out", help="Folder of the run, which is resumed; by default in out.")
+]
 FigureFile = Annotated[
     Path | None, typer.Option("--figure", help="Write the figure to this file too: PNG, PDF or SVG by its ending.")
 ]

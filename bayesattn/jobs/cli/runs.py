@@ -41,7 +41,8 @@ def runs(
     """
     if netcdf is not None:
         runs_on_disk.Run(folder).to_netcdf(netcdf)
-        screen.say_where(f"draws written to {netcdf}")
+        if not as_json:
+            screen.say_where(f"draws written to {netcdf}")
         return
     rows = runs_on_disk.overview(folder)
     if as_json:
@@ -87,8 +88,8 @@ def _texts(row: PlainDict) -> PlainDict:
     texts |= {"run": row["run"], "state": Text(row["state"], style=STYLES[row["state"]])}
     if row["state"] == "unreadable":
         return texts
-    form = "" if row["parameterisation"] == "collapsed" else f" {row['parameterisation']}"
-    texts |= {"model": row["model"], "sampler": row["sampler"] + form, "done": f"{100 * row['progress']:.0f} %"}
+    suffix = "" if row["parameterisation"] == "collapsed" else f" {row['parameterisation']}"
+    texts |= {"model": row["model"], "sampler": row["sampler"] + suffix, "done": f"{100 * row['progress']:.0f} %"}
     texts |= {"N": _setting(row["width"]), "T": _setting(row["temperature"])}
     if diagnostics := row["diagnostics"]:
         texts |= {name: cell(diagnostics[number], form) for name, (number, form) in COLUMNS.items() if name in texts}

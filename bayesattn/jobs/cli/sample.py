@@ -97,7 +97,8 @@ def sample(
             screen.errors.print(f"bayesattn: interrupted; {text}; the same command resumes", soft_wrap=True)
             raise typer.Exit(status) from None
     if not run.drawn:
-        screen.say_where(f"{out} has no draws of all chains yet: run the same command to continue")
+        say = screen.errors.print if as_json else screen.say_where
+        say(f"{out} has no draws of all chains yet: run the same command to continue")
         raise typer.Exit(screen.CANNOT_TELL)
     summary = run.summary()
     rows = [row for row in summary if row["quantity"] == "order_parameter"]

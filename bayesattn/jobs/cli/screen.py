@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -17,10 +17,6 @@ from bayesattn._util.files import finite
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn._util.progress import Bar, Bars, StandardError
 from bayesattn._util.text import printable
-
-if TYPE_CHECKING:
-    pass
-
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands with a verdict; bad input has status 2 too, with a line on standard error."""

@@ -12,13 +12,13 @@ from bayesattn._util.checks import positive
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import Bars
 from bayesattn._util.text import rounded, with_error
-from bayesattn.checks import criteria
+from bayesattn.checks import thresholds
 from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent, percent_with_error
 from bayesattn.checks.comparison import Compared
-from bayesattn.checks.criteria import LEVEL, MARGIN
 from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.checks.scaling import Slope, remainder, scaling
 from bayesattn.checks.theory_predictions import Predicted, predicted
+from bayesattn.checks.thresholds import LEVEL, MARGIN
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import validation_figure
@@ -31,14 +31,14 @@ from bayesattn.tasks.load import load_validate_table
 from bayesattn.tasks.tables import ValidateTable
 
 EXIT_STATUSES = {
-    criteria.HOLDS: screen.HOLDS,
-    criteria.DOES_NOT_HOLD: screen.FAILS,
-    criteria.CANNOT_TELL: screen.CANNOT_TELL,
+    thresholds.HOLDS: screen.HOLDS,
+    thresholds.DOES_NOT_HOLD: screen.FAILS,
+    thresholds.CANNOT_TELL: screen.CANNOT_TELL,
 }
 ANSWERS = {
-    criteria.HOLDS: ("It holds", "green"),
-    criteria.DOES_NOT_HOLD: ("It does NOT hold", "red"),
-    criteria.CANNOT_TELL: ("The draws cannot tell", "yellow"),
+    thresholds.HOLDS: ("It holds", "green"),
+    thresholds.DOES_NOT_HOLD: ("It does NOT hold", "red"),
+    thresholds.CANNOT_TELL: ("The draws cannot tell", "yellow"),
 }
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
 Curve = dict[int, list[Candidate]]
@@ -188,10 +188,10 @@ def _with_watched_examples(model: Model) -> Model:
 
 def _content(results: list[Validation], slopes: Slopes, curve: Curve, theory_seconds: float) -> PlainDict:
     """All numbers as plain values, for JSON."""
-    answer = criteria.overall([result.verdict for result in results])
+    answer = thresholds.overall([result.verdict for result in results])
     return {
         "verdict": answer,
-        "holds": answer == criteria.HOLDS,
+        "holds": answer == thresholds.HOLDS,
         "bound": max(result.bound for result in results) if all(result.usable for result in results) else None,
         "margin": results[0].margin,
         "level": LEVEL,
@@ -208,7 +208,7 @@ def _print_verdict(content: PlainDict, model: str) -> None:
     answer, colour = ANSWERS[content["verdict"]]
     if content["holds"]:
         answer += f" to within {100 * content['bound']:.2g} % of U and predictor"
-    elif content["verdict"] == criteria.CANNOT_TELL:
+    elif content["verdict"] == thresholds.CANNOT_TELL:
         answer += f" whether it does to within {100 * content['margin']:.2g} %"
     screen.say(
         f"Does the theory hold on {model}? {answer}. The probability of rejecting a correct theory is at most {LEVEL:g}, and"
@@ -247,7 +247,7 @@ def _print_statements(results: list[Validation], show_all: bool) -> None:
     for result in results:
         for warning in result.diagnostics.warnings():
             screen.say(f"warning, N = {result.width}: {warning}", style="yellow")
-        if show_all or result.verdict != criteria.HOLDS:
+        if show_all or result.verdict != thresholds.HOLDS:
             screen.say(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1])
 
 

@@ -82,7 +82,7 @@ def validation_figure(
 
 def _validated(validations: Checked) -> list[Validation]:
     """Validations unchanged, and draws compared with the theory of their model."""
-    from bayesattn.checks.criteria import LEVEL
+    from bayesattn.checks.thresholds import LEVEL
     from bayesattn.checks.validate import validate
 
     several = [*validations] if isinstance(validations, list | tuple) else [validations]

@@ -8,7 +8,7 @@ import xarray as xr
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
-from bayesattn.checks.criteria import LEVEL
+from bayesattn.checks.thresholds import LEVEL
 from bayesattn.jobs import tables
 from bayesattn.jobs.plots import KINDS
 from bayesattn.jobs.plots.diagnostics import scalars

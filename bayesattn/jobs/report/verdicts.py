@@ -8,8 +8,8 @@ from typing import NamedTuple
 import xarray as xr
 
 from bayesattn._util.random import digest
-from bayesattn.checks.criteria import LEVEL
 from bayesattn.checks.theory_predictions import Predicted
+from bayesattn.checks.thresholds import LEVEL
 from bayesattn.checks.validate import validate
 from bayesattn.checks.validation import Validation
 from bayesattn.jobs import tables

@@ -19,7 +19,7 @@ from bayesattn._util.slow_loops import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.kernels.energies import one_by_one
 from bayesattn.models.given_draw import Conditional, Examples, Explained
-from bayesattn.predictive import by_draw
+from bayesattn.over_draws import by_draw
 
 TIMES_OF_BATCH = 5.0
 """Smallest length of a batch, in draws that are as good as one independent draw."""

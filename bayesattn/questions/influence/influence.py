@@ -30,7 +30,7 @@ from bayesattn.models.conditional import conditional_of, new_inputs
 from bayesattn.models.draws import Draws, opened_with_network
 from bayesattn.models.given_draw import Conditional, Examples
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.predictive import by_draw, variables_of
+from bayesattn.over_draws import by_draw, variables_of
 from bayesattn.questions.heads.units import units_of
 from bayesattn.questions.influence.covariances import Estimate, Given, Posterior, covariances
 from bayesattn.questions.influence.groups import members_of

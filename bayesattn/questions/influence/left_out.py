@@ -22,7 +22,7 @@ from bayesattn._util.slow_loops import watched
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.draws import opened_of
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.predictive import by_draw, error_of_mean, variables_of
+from bayesattn.over_draws import by_draw, error_of_mean, variables_of
 from bayesattn.questions.influence.covariances import Given, Posterior
 from bayesattn.samplers import sample
 from bayesattn.theory.importance import MOST_PARETO_K

@@ -17,7 +17,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.draws import Draws, order_parameters_in
 from bayesattn.models.network_posterior import NetworkPosterior
-from bayesattn.predictive import error_of_mean
+from bayesattn.over_draws import error_of_mean
 from bayesattn.questions.heads.fit import without_paths
 from bayesattn.questions.heads.losses import gaussian_model
 from bayesattn.questions.heads.units import Units, units_of

@@ -15,7 +15,7 @@ from bayesattn._util.checks import Checked, entries, positive, positive_integer,
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
-from bayesattn.checks.criteria import LEVEL
+from bayesattn.checks.thresholds import LEVEL
 from bayesattn.errors import BayesattnError
 from bayesattn.models.interface import from_numpyro, from_vectors
 from bayesattn.models.model import Model

@@ -14,8 +14,8 @@ from bayesattn._util.checks import finite_array, positive, positive_integer
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
-from bayesattn.checks.criteria import DRAWS_PER_FREEDOM, LEVEL, doubts_about
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
+from bayesattn.checks.thresholds import DRAWS_PER_FREEDOM, LEVEL, doubts_about
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import CHAIN_AXES, Draws, fewest_round_trips, opened, order_parameters_in
 from bayesattn.models.stored_model import ModelRecord, described_in

@@ -2,7 +2,7 @@
 
 The hidden states before the first chosen layer are the tokens, and the transformer's attention patterns are the attention.
 The transformer's values are not read. The posterior learns its own values, so it judges the information that attention
-routes (EXTENSIONS section 7).
+routes.
 Layers and heads are counted from 0, as Hugging Face and TransformerLens count them: `hidden_states[layer]` is the input of
 layer `layer`.
 """

@@ -22,15 +22,15 @@ from jaxtyping import Array, Int, Key
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.models import collapsed
-from bayesattn.models.blocks import Blocks
+from bayesattn.models.attention_blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.hyperpriors import HyperPrior, Hyperpriors, Values, in_units, scale_of
 from bayesattn.models.model import Model
 from bayesattn.models.parameterisation import Parameterisation, Sites
 from bayesattn.models.path import Path
-from bayesattn.models.priors import draws_of
 from bayesattn.models.sampled_attention import CollapsedAttention
 from bayesattn.models.token import Token
+from bayesattn.models.whitened_priors import draws_of
 from bayesattn.theory import bartlett
 from bayesattn.theory.mode import find_mode_with_numbers
 from bayesattn.theory.potential import Whitening
