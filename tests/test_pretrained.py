@@ -42,6 +42,12 @@ def test_a_cache_gives_path_inputs_of_each_sequence_by_itself():
         before, after = (cache[name, layer][mask] for name in ("resid_pre", "resid_post"))
         assert rho == pytest.approx(np.sum(before * after) / np.sum(before**2))
     assert "2 of layer 1, 1 of layer 2" in repr(found)
+    # Only skips need what comes after a layer.
+    before = {key: each for key, each in cache.items() if key[0] != "resid_post"}
+    unknown = attention.from_cache(before, layers=(1, 2), heads=[[0, 2], [1]], mask=mask)
+    np.testing.assert_array_equal(unknown.path_inputs("mean", skips=True), xi)
+    assert unknown.skips is None
+    assert "not known" in repr(unknown)
     hooks = {
         (f"blocks.{layer}.{'attn.' * (name == 'pattern')}hook_{name}"): each for (name, layer), each in cache.items()
     }
@@ -109,7 +115,7 @@ def with_nan(array):
 
 
 BAD = {
-    r"cache must hold \('pattern', 3\), or 'blocks.3.attn.hook_pattern', got none": {"layers": (3,)},
+    r"cache must hold \('pattern', 3\), or 'blocks.3.attn.hook_pattern', got .*\('pattern', 2\)": {"layers": (3,)},
     "layers must be ascending numbers of layers, from 0, got": {"layers": (2, 1)},
     r"heads of layer 1 must be different numbers below 3, at least one, got \[3\]": {"heads": [3]},
     "heads must be one list of heads, or a list for each of 1 layers": {"heads": [[0], [1]]},

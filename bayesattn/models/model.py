@@ -28,7 +28,7 @@ from bayesattn.models.tokens import TokenDataset, Tokens
 
 KERNEL_ATTRIBUTES = ("_process_of_inputs", "_origin")
 """Attributes that lead to the kernels. Pickles and copies omit them: kernels can be 1000 times larger than the data."""
-UNEXPECTED_RATIO = 100
+UNEXPECTED_RATIO = 10
 """Ratio of the labels' size to the size that the prior expects, or its inverse, above which there is a warning."""
 TEMPERATURE = 0.1
 """Temperature of a model of sequences unless one is given."""

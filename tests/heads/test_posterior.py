@@ -53,6 +53,7 @@ def test_scores_of_every_draw_are_counted_by_hand(model, draws):
     np.testing.assert_allclose(found.probability_least, least, atol=1e-12)
     table = found.summary()
     assert table.loc[(2, "uniform"), "least"] == least[2]
+    np.testing.assert_allclose(table["greatest"], np.bincount(flat.argmax(-1), minlength=3) / 100)
     assert 0 < found.error[0] < found.sd[0]
     assert "the least of all" in repr(found)
 
@@ -62,13 +63,14 @@ def test_the_figure_has_the_priors_scores_and_the_evidence_lost(model, draws):
     lost, errors = np.array([0.5, 3.0, -1.0]), np.array([0.1, np.nan, 0.2])
     losses = Losses(heads.names, lost, errors, *np.zeros((4, 3)), np.ones(3), heads.units.levels)
     figure = heads_figure(heads, losses=losses)
-    by_score, by_loss = np.argsort(-heads.scores), [1, 0, 2]
+    by_score = np.argsort(-heads.scores)
     (prior,) = (line for line in figure.axes[0].lines if line.get_label() == "prior mean")
     np.testing.assert_array_equal(prior.get_xdata(), heads.prior[by_score])
     panel = next(axes for axes in figure.axes if axes.get_title() == "Without the head")
-    np.testing.assert_array_equal(panel.lines[0].get_xdata(), lost[by_loss])
-    names = [f"{layer}: {name}" for layer, name in (heads.names[at] for at in by_loss)]
+    np.testing.assert_array_equal(panel.lines[0].get_xdata(), lost[by_score])
+    names = [f"{layer}: {name}" for layer, name in (heads.names[at] for at in by_score)]
     assert [tick.get_text() for tick in panel.get_yticklabels()] == names
+    assert figure.get_suptitle() == f"{model.name}, N = 8, T = 0.1"
 
 
 def test_groups_and_paths_are_scored_like_heads(model, draws):

@@ -26,6 +26,7 @@ from bayesattn.jobs.plots.style import (
     short,
     whole_numbers,
 )
+from bayesattn.models.hyperpriors import shown_prior
 from bayesattn.questions.calibration import VERDICTS, Calibration
 from bayesattn.questions.heads import Heads, Losses, Removal
 from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
@@ -97,7 +98,7 @@ def heads_figure(
         heads: result of `bayesattn.heads`.
         paths: result of `bayesattn.heads(.., of="paths")`; the strongest paths are drawn.
         removal: result of `bayesattn.remove_heads`; its accuracy is drawn.
-        title: title of the figure.
+        title: title of the figure; by default the model's name, N_1 and T.
         losses: result of `bayesattn.head_losses`; the log evidence lost without each head is drawn.
 
     Raises ValueError for other objects.
@@ -113,7 +114,7 @@ def heads_figure(
     if paths is not None and len(layers) > 1:
         panels.append(lambda axes: scores(axes, paths, "path"))
     if losses is not None:
-        panels.append(lambda axes: evidence_lost(axes, losses))
+        panels.append(lambda axes: evidence_lost(axes, losses, heads))
     if removal is not None and np.isfinite(removal.accuracy).all():
         panels.append(lambda axes: accuracy(axes, removal))
     columns = 2 if len(panels) == 4 else min(3, len(panels))
@@ -123,8 +124,9 @@ def heads_figure(
         panel(place)
     for place in axes.ravel()[len(panels) :]:
         place.remove()
-    if title:
-        figure.suptitle(literal(title), fontsize=13)
+    arch, prior = heads.model.architecture, heads.model.temperature
+    noise = "" if prior is None else f", T = {shown_prior(prior)}"
+    figure.suptitle(literal(title or f"{heads.model.name}, N = {arch.widths[0]}{noise}"), fontsize=13)
     return figure
 
 
@@ -135,7 +137,7 @@ def _named(name: Any) -> str:
 def _label_heads(axes: Axes, of: Heads | Losses) -> None:
     """Say what the two parts of a head's name are."""
     if any(isinstance(name, tuple) for name in of.names):
-        axes.set_ylabel("layer: head")
+        axes.set_ylabel("layer of the network: head")
 
 
 def scores(axes: Axes, heads: Heads, what: str) -> None:
@@ -156,15 +158,19 @@ def scores(axes: Axes, heads: Heads, what: str) -> None:
     _label_heads(axes, heads)
 
 
-def evidence_lost(axes: Axes, losses: Losses) -> None:
-    """Draw the log evidence lost without each head, with its Monte Carlo error, greatest loss first."""
-    order = np.argsort(-losses.evidence, kind="stable")[:SHOWN]
-    errors, colors = np.nan_to_num(losses.evidence_error[order]), palette()
-    axes.errorbar(losses.evidence[order], np.arange(len(order)), xerr=errors, fmt="o", ms=5, color=colors.blue)
+def evidence_lost(axes: Axes, losses: Losses, heads: Heads) -> None:
+    """Draw the log evidence lost without each head, with its Monte Carlo error if it has one, in the order of the scores."""
+    places = {name: at for at, name in enumerate(losses.names)}
+    order = [places[heads.names[at]] for at in np.argsort(-heads.scores, kind="stable") if heads.names[at] in places]
+    order, colors = order[:SHOWN] or [*range(min(SHOWN, len(places)))], palette()
+    errors = np.nan_to_num(losses.evidence_error[order])
+    style: PlainDict = {"fmt": "o", "ms": 4, "color": colors.blue, "capsize": 4}
+    axes.errorbar(losses.evidence[order], np.arange(len(order)), xerr=errors if errors.any() else None, **style)
     axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")
     name_ticks(axes.yaxis, [_named(losses.names[at]) for at in order])
     axes.set_ylim(len(order) - 0.5, -0.5)
-    axes.set(xlabel="log evidence lost (nats), ± Monte Carlo error", title="Without the head")
+    how = "± Monte Carlo error" if errors.any() else "by the theory"
+    axes.set(xlabel=f"log evidence lost (nats), {how}", title="Without the head")
     _label_heads(axes, losses)
 
 

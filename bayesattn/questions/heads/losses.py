@@ -79,7 +79,8 @@ class Losses(Described):
         accuracy: accuracy of the mean predictor on the test examples, less that without the head; NaN
             without test labels, and for labels that are neither -1 and 1 nor, of several outputs, a high one at the class.
         accuracy_error: its standard error over test examples, which both networks predict.
-        log_score: mean log predictive density of the test labels, less that without the head, in nats.
+        log_score: mean log predictive density of the test labels, less that without the head, in nats; of classes too
+            that of their labels as numbers with Gaussian noise, unlike the log score of `predict(..).scores(labels)`.
         log_score_error: its standard error over test examples.
         rhat: largest R-hat of the log densities of the chains that were compared; NaN without chains, and of one.
         levels: names of the columns of `names`.

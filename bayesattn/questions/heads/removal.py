@@ -38,7 +38,8 @@ class Removal(Described):
 
     Args:
         names: heads, paths or groups in the order in which they were removed.
-        evidence: log p(Y) to leading order minus that of the whole network; the first entry is 0.
+        evidence: log p(Y) to leading order minus that of the whole network, so that a loss is negative, unlike in
+            `Losses`; the first entry is 0.
         accuracy: accuracy of the mean predictor on the test examples; NaN without test labels.
         accuracy_error: its standard error over test examples.
         log_score: mean log predictive density of the test labels.

@@ -144,6 +144,12 @@ class Heads(Described):
             raise BayesattnError(f"model of the draws must be a bayesattn.Model, got {shown(self.model)}")
         return combining_width(self.model, correlation, most)
 
+    @property
+    def probability_greatest(self) -> Float[np.ndarray, " head"]:
+        """Posterior probability that the head has the greatest score of all heads; tied heads share it."""
+        greatest = self.drawn == self.drawn.max(-1, keepdims=True)
+        return (greatest / greatest.sum(-1, keepdims=True)).mean((0, 1))
+
     def probability_among_least(self, count: int) -> Float[np.ndarray, " head"]:
         """Posterior probability that the head is among the `count` heads of least score; tied heads share places."""
         positive_integer("count", count, 1, len(self.names))
@@ -159,14 +165,14 @@ class Heads(Described):
         return (self.drawn < limit).mean((0, 1))
 
     def summary(self) -> "pd.DataFrame":
-        """One row per head: score, sd, error, lower, upper, the prior's mean score, and the probability of the least score.
+        """One row per head: score, sd, error, lower, upper, the prior's mean score, probabilities of the least and greatest.
 
         Once `losses` have been sampled, the table also has their columns.
         """
         import pandas as pd
 
-        columns = ("scores", "sd", "error", "lower", "upper", "prior", "probability_least")
-        named = {"scores": "score", "probability_least": "least"}
+        columns = ("scores", "sd", "error", "lower", "upper", "prior", "probability_least", "probability_greatest")
+        named = {"scores": "score", "probability_least": "least", "probability_greatest": "greatest"}
         index = indexed(self.names, self.units.levels)
         table = pd.DataFrame({named.get(name, name): getattr(self, name) for name in columns}, index=index)
         if "losses" in vars(self):
@@ -186,7 +192,7 @@ class Heads(Described):
         if np.isnan(self.error).all():
             note = "draws do not vary, or are too few, so the scores have no error: warm up and draw longer"
         return f"Heads: posterior of {len(self.names)} scores, weights in U relative to the greatest of each draw", {
-            "most": sentence(most),
+            "most": f"{sentence(most)}, the greatest of all with probability {self.probability_greatest[most]:.2f}",
             "least": f"{sentence(least)}, the least of all with probability {self.probability_least[least]:.2f}",
         } | ({"note": note} if note else {})
 

@@ -90,7 +90,8 @@ def _members(name: Checked, members: Checked, heads: Sequence[Head], uses: np.nd
         ]
         if not found:
             raise BayesattnError(
-                f"of[{name!r}] must hold heads as pairs (layer, name), or layers, of {shown([*heads])}, got {shown(each)}"
+                f"of[{name!r}] must hold heads as pairs (layer, name), or layers, of {shown([*heads])}, where layer 1 is the"
+                f" first of the network, got {shown(each)}"
             )
         if pair is not None and len(found) > 1:
             raise BayesattnError(

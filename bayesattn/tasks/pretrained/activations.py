@@ -40,14 +40,15 @@ class TransformerActivations(Described):
             itself.
         mask: True for tokens and False for padding, shape (P, T).
         skips: rho of each layer: least-squares factor from the hidden states before the layer to those after it, over
-            all tokens, or 0 if negative. To model the residual stream, use these as the skips of the architecture.
+            all tokens, or 0 if negative. To model the residual stream, use these as the skips of the architecture. None if
+            the hidden states after a layer are not known.
         head_names: layer and number of each head, such as "5.0".
     """
 
     inputs: Float[np.ndarray, "example token feature"]
     matrices: list[Attention]
     mask: Bool[np.ndarray, "example token"]
-    skips: tuple[float, ...]
+    skips: tuple[float, ...] | None
     head_names: tuple[tuple[str, ...], ...]
 
     def __iter__(self) -> Iterator[Any]:
@@ -93,7 +94,9 @@ class TransformerActivations(Described):
         return "Attention of a transformer", {
             "sequences": f"{examples} of {tokens} tokens, {self.mask.mean():.0%} of them not padding; {features} features",
             "heads": ", ".join(layers),
-            "skips": ", ".join(f"{rho:.3g}" for rho in self.skips) + " (least squares)",
+            "skips": "not known, as resid_post was not given"
+            if self.skips is None
+            else ", ".join(f"{rho:.3g}" for rho in self.skips) + " (least squares)",
         }
 
 
@@ -139,15 +142,15 @@ class Store:
     def put(
         self,
         part: slice | np.ndarray,
-        states: list[tuple[np.ndarray, np.ndarray]],
+        states: list[tuple[np.ndarray, np.ndarray | None]],
         attention: list[np.ndarray],
         mask: np.ndarray,
         renormalise: float,
     ) -> None:
-        """Check and keep one batch: hidden states before and after each layer, and attention."""
+        """Check and keep one batch: hidden states before and, if known, after each layer, and attention."""
         examples, tokens = mask.shape
         shape = (examples, tokens, self.inputs.shape[2])
-        for each in itertools.chain(*states):
+        for each in (each for each in itertools.chain(*states) if each is not None):
             checked_tokens("hidden states", each, mask, shape)
         for each in attention:
             if each.shape != (wanted := (examples, each.shape[1], tokens, tokens)):
@@ -172,6 +175,9 @@ class Store:
         for kept, each in zip(self.attention, attention, strict=True):
             kept[part] = each
         for sums, (start, end) in zip(self.products, states, strict=True):
+            if end is None:
+                sums[:] = np.nan
+                continue
             start, end = (np.asarray(each[mask], float) for each in (start, end))
             sums += np.sum(start * end), np.sum(start**2)
 
@@ -186,4 +192,5 @@ class Store:
             )
         rho = tuple(max(0.0, float(together / own)) if own else 0.0 for together, own in self.products)
         names = tuple(tuple(f"{layer}.{head}" for head in kept) for layer, kept in self.chosen.items())
-        return TransformerActivations(self.inputs, list(self.attention), self.mask, rho, names)
+        known = None if np.isnan(self.products).any() else rho
+        return TransformerActivations(self.inputs, list(self.attention), self.mask, known, names)
