@@ -31,7 +31,7 @@ def assert_right(
     for name, each in found.grades.items():
         lines.append(f"{name}: {each.statement()}")
         if each.verdict != RIGHT:
-            worst = each.table.loc[each.smallest_p.nsmallest(MOST_ROWS).index]
+            worst = each.table.loc[each.suspects[:MOST_ROWS]]
             columns = ["mean", "truth", "bias", "error", "p", "p of shares", "ess"]
             lines += worst[columns].to_string(float_format="{:.3g}".format).splitlines()
     if any("draw more" in line for line in lines):

@@ -86,11 +86,19 @@ class Tempering(Described):
             "round trips": f"{trips} (at most about {self.most_round_trips:.0f} of each chain)",
             "barrier": f"{self.barrier:.2f}; exchanges rejected with probability {self.barriers.min():.2f} to"
             f" {self.barriers.max():.2f}",
-            "log evidence": with_error(self.log_evidence, self.error) + ("" if self.reliable else ", not reliable"),
+            "log evidence": with_error(self.log_evidence, self.error) + self._why_unreliable(),
         }
         if notes := self.warnings():
             rows["warnings"] = "; ".join(notes)
         return f"Tempering of {chains} chains of {draws} draws at {replicas} powers", rows
+
+    def _why_unreliable(self) -> str:
+        if self.reliable:
+            return ""
+        if self.warnings():
+            return ", not reliable, as round trips are few"
+        known = np.isfinite(self.error)
+        return f", not reliable, as its error is {'above ' + str(LARGEST_RELIABLE_ERROR) if known else 'not known'}"
 
     def figure(self, chain: int = 0) -> "Figure":
         """Figure: ways of the replicas of a chain through the powers, as long as some round trips; barrier by power."""
@@ -174,6 +182,11 @@ def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
     """Statistics of tempered draws by name, with the axes (chain, draw, ..), and transitions from draw to draw."""
     if (found := collected(draws)) is not None:
         thin = int(cast("MCMC", draws).thinning)
+        if len(found) < len(FIELDS):
+            raise BayesattnError(
+                "draws must be by the kernel bayesattn.samplers.Tempered, got an MCMC of"
+                f" {type(cast('MCMC', draws).sampler).__name__}"
+            )
     else:
         tree = opened(cast("Draws", draws))
         statistics = dataset(tree, "sample_stats")

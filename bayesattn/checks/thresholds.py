@@ -41,7 +41,7 @@ def doubts_about(
         # Too few draws, or draws that are not finite: there is no effective sample size either.
         return [f"R-hat of {name} is not defined: draw more"]
     elif worst > USABLE_RHAT:
-        doubts.append(f"R-hat of {name} is {worst:.4f}, expected at most {USABLE_RHAT}: chains differ; draw longer")
+        doubts.append(f"R-hat of {name} is {worst:.5g}, expected at most {USABLE_RHAT}: chains differ; draw longer")
     enough = USABLE_ESS * chains
     if not (least := np.min(ess)) >= enough:  # Negated, so that NaN is a doubt.
         size = f"{least:.0f}" if np.isfinite(least) else "not defined"

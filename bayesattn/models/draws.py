@@ -108,7 +108,11 @@ def stored(draws: object) -> StoredDraws:
         for module in OPENERS:
             import_module(module)
         return stored(draws)
-    raise BayesattnError(f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}")
+    foreign = hasattr(draws, "get_samples") or hasattr(draws, "shape")
+    advice = ": make draws of it by bayesattn.from_numpyro or bayesattn.from_vectors" if foreign else ""
+    raise BayesattnError(
+        f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}{advice}"
+    )
 
 
 def _opened(draws: Checked) -> tuple["xr.DataTree", StoredDraws | None]:

@@ -205,11 +205,13 @@ def test_evidence_and_trips_of_draws_in_trees(warm, drawn):
 
 
 def test_draws_that_were_not_tempered_are_refused(warm, drawn, zoo):
-    fresh = MCMC(numpyro.infer.NUTS(conjugate), num_warmup=1, num_samples=1)
+    fresh, other = (MCMC(numpyro.infer.BarkerMH(conjugate), num_warmup=1, num_samples=1, progress_bar=False) for _ in "12")
+    other.run(jax.random.key(0), np.ones(3))
     changing = drawn.copy(deep=True)
     changing["sample_stats"]["powers"][0, :500, 1:-1] *= 0.9
     for draws, message in (
         (fresh, "must be a numpyro.infer.MCMC that has"),
+        (other, "draws must be by the kernel bayesattn.samplers.Tempered, got an MCMC of BarkerMH"),
         (warm, "draws must be"),
         (
             drawn.drop_nodes("sample_stats"),

@@ -241,7 +241,7 @@ def grade_figure(grades: Sequence[Grade] | Grade, labels: Sequence[str] | None =
         panel.loglog(ends, start * ends.iloc[0] / ends, color=palette().grey, lw=1, ls=":", label="1 / n")
         panel.set_title(f"{of} of {len(listed[0].table)} quantities", fontsize=10)
         panel.set_xlabel("gradients, all chains" if known else "draws, all chains")
-    panels[0].set_ylabel("squared bias (posterior variances)")
+    panels[0].set_ylabel("squared bias of means (posterior variances)")
     legend_below(panels[0], columns=min(4, len(listed) + 1))
     figure.suptitle(
         f"{short(listed[0].reference.name)}: {listed[0].verdict if len(listed) == 1 else 'grades'}", fontsize=11

@@ -55,14 +55,15 @@ class SamplerCheck(Described):
     def table(self) -> "pd.DataFrame":
         """One row per reference posterior.
 
-        Columns: verdict; quantity, the one that differs most; its bias and error, in posterior standard deviations, and z;
-        the smallest p-value of its mean and shares; R-hat and effective sample size of the worst quantity; seconds.
+        Columns: verdict; quantity, the first of `Grade.suspects`; its bias and error, in posterior standard deviations, and
+        z; the smallest p-value of its mean and shares; largest R-hat and smallest effective sample size of all quantities;
+        seconds.
         """
         import pandas as pd
 
         rows = []
         for name, found in self.grades.items():
-            worst = found.smallest_p.idxmin() if found.smallest_p.notna().any() else found.table.index[0]
+            worst = found.suspects[0]
             row = found.table.loc[worst]
             rows.append(
                 {"verdict": found.verdict, "quantity": worst}

@@ -140,6 +140,13 @@ class Grade(Described):
         return self.table[["p", "p of shares"]].min(axis=1)
 
     @property
+    def suspects(self) -> "pd.Index":
+        """Quantities in the order in which they stand against "right": by p-values if biased, else by bounds of bias."""
+        if self.verdict == BIASED:
+            return self.smallest_p.sort_values().index
+        return self.table.index[np.argsort(-np.nan_to_num(self.bounds, nan=np.inf), kind="stable")]
+
+    @property
     def verdict(self) -> str:
         """One of "right", "biased" and "cannot tell"."""
         if self.doubts:
@@ -161,12 +168,16 @@ class Grade(Described):
                 return f"biased: {worst} has shares of {shares} of the truth; its mean is off by {mean}"
             return f"biased: {worst} is off by {mean}, with shares of {shares} of the truth"
         largest = f"{self.bounds.max():.2f} posterior standard deviations"
+        ess = f"{self.table['ess'].min():.0f} effective draws or more"
         if self.verdict == RIGHT:
             *first, last = (f"{100 * level:.0f}" for level in LEVELS)
             quantiles = f"{', '.join(first)} and {last} %"
             shares = f"no share of draws below the true {quantiles} quantiles differs significantly"
-            return f"right: no mean is off by more than {largest}, {shares}"
-        return f"cannot tell: a mean off by {largest} is not excluded, but must be below {self.margin:g}; draw more"
+            return f"right: no mean is off by more than {largest}, {shares} (level {self.level:.2g}; {ess})"
+        return (
+            f"cannot tell: a mean of {self.suspects[0]} off by {largest} is not excluded, but must be below"
+            f" {self.margin:g} ({ess}); draw more"
+        )
 
     def squared_bias(self, draws: int | None = None) -> Float[np.ndarray, " quantity"]:
         """Squared error of the mean over the first `draws` draws of each chain, in posterior variances, of each quantity.
