@@ -17,9 +17,10 @@ from bayesattn._util.text import Described, with_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models.arviz import dataset
 from bayesattn.models.draws import Draws, opened
+from bayesattn.models.interface import TEMPERED_FIELDS
 from bayesattn.models.stored_model import described_in
 from bayesattn.samplers.stopping import doubts_about_trips
-from bayesattn.samplers.tempered import FIELDS, collected
+from bayesattn.samplers.tempered import collected
 from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
     """Statistics of tempered draws by name, with the axes (chain, draw, ..), and transitions from draw to draw."""
     if (found := collected(draws)) is not None:
         thin = int(cast("MCMC", draws).thinning)
-        if len(found) < len(FIELDS):
+        if len(found) < len(TEMPERED_FIELDS):
             raise BayesattnError(
                 "draws must be by the kernel bayesattn.samplers.Tempered, got an MCMC of"
                 f" {type(cast('MCMC', draws).sampler).__name__}"
@@ -190,8 +191,8 @@ def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
     else:
         tree = opened(cast("Draws", draws))
         statistics = dataset(tree, "sample_stats")
-        found = {name: statistics[name].values for name in FIELDS.values() if name in statistics}
-        if len(found) < len(FIELDS):
+        found = {name: statistics[name].values for name in TEMPERED_FIELDS.values() if name in statistics}
+        if len(found) < len(TEMPERED_FIELDS):
             used = tomllib.loads(described_in(tree).get("sampler", "")).get("sampler", "tempered")
             raise BayesattnError(
                 "draws must be by the sampler 'tempered' (bayesattn.samplers.Tempered), got"

@@ -29,18 +29,21 @@ from bayesattn.models.stored_model import ATTRIBUTE, described
 if TYPE_CHECKING:
     import xarray as xr
 
-STATISTICS = {
-    "diverging": "diverging",
-    "energy": "energy",
-    "accept_prob": "acceptance_rate",
-    "num_steps": "n_steps",
+TEMPERED_FIELDS = {
     "adapt_state.powers": "powers",
     "log_likelihoods": "log_likelihoods",
     "replica_at": "replica_at",
     "round_trips": "round_trips",
     "restarts": "restarts",
 }
-"""Fields of the states of NumPyro's kernels, and their names in ArviZ's sample_stats."""
+"""Fields of the state of `samplers.Tempered`, and their names in sample_stats."""
+STATISTICS = {
+    "diverging": "diverging",
+    "energy": "energy",
+    "accept_prob": "acceptance_rate",
+    "num_steps": "n_steps",
+} | TEMPERED_FIELDS
+"""Fields of the states of kernels, NumPyro's among them, and their names in ArviZ's sample_stats."""
 
 
 @with_own_settings

@@ -4,7 +4,7 @@ import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -47,7 +47,7 @@ class LogDensity(Described):
     @property
     def size(self) -> int:
         """Number of coordinates."""
-        return self._flat.vector.size
+        return self._flat[0].size
 
     def initial(self, key: Key[Array, ""]) -> Float[Array, " coordinate"]:
         """Vector from which a chain can start."""
@@ -55,22 +55,16 @@ class LogDensity(Described):
 
     def sites(self, vector: Float[Array, " coordinate"]) -> Sites:
         """Values of the NumPyro sites at a vector."""
-        return self._flat.unravel(vector)
+        return self._flat[1](vector)
 
     @cached_property
-    def _flat(self) -> "_Flat":
-        return _Flat(*ravel_pytree(self.posterior.initial(first_key(0))))
+    def _flat(self) -> tuple[Array, Callable[[Array], Sites]]:
+        """A flat vector, and the function that turns such a vector into sites."""
+        return ravel_pytree(self.posterior.initial(first_key(0)))
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        shapes = ", ".join(f"{name} {value.shape}" for name, value in self.sites(self._flat.vector).items())
+        shapes = ", ".join(f"{name} {value.shape}" for name, value in self.sites(self._flat[0]).items())
         return f"LogDensity of {self.size} coordinates", {"sites": shapes, "coordinates": self.name}
-
-
-class _Flat(NamedTuple):
-    """A flat vector, and the function that turns such a vector into sites."""
-
-    vector: Array
-    unravel: Callable[[Array], Sites]
 
 
 def require_float64() -> None:

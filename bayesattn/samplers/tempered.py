@@ -25,6 +25,7 @@ from numpyro.infer.util import constrain_fn, initialize_model
 
 from bayesattn._util.checks import positive, positive_integer
 from bayesattn.errors import BayesattnError
+from bayesattn.models.interface import TEMPERED_FIELDS
 from bayesattn.samplers.exchanges import PerReplica, at_prior, each_of, exchanges, trajectory
 from bayesattn.samplers.ladder import (
     Adapted,
@@ -57,14 +58,6 @@ SHORTEST_WINDOW = 10
 LEAST_POWER = 1e-3
 """Second lowest power of the first ladder."""
 
-FIELDS = {
-    "adapt_state.powers": "powers",
-    "log_likelihoods": "log_likelihoods",
-    "replica_at": "replica_at",
-    "round_trips": "round_trips",
-    "restarts": "restarts",
-}
-"""Fields of a state that `bayesattn.tempering` reads, and their names among the sample statistics of draws."""
 AT_ONE, RETURNING, FROM_ZERO = 1, 2, 3
 """Where a replica was last, in `TemperedState.visited`."""
 
@@ -174,7 +167,7 @@ class Tempered(MCMCKernel):
     @property
     def default_fields(self) -> tuple[str, ...]:
         """Fields that `numpyro.infer.MCMC` collects: those that `bayesattn.tempering` reads."""
-        return ("z", "diverging", *FIELDS)
+        return ("z", "diverging", *TEMPERED_FIELDS)
 
     def get_diagnostics_str(self, state: TemperedState) -> str:
         """Text for NumPyro's progress bar."""
@@ -312,15 +305,15 @@ class Tempered(MCMCKernel):
         return state._replace(adapt_state=tuned, seen=seen)
 
     def statistics(self, state: TemperedState) -> dict[str, Array]:
-        """Sample statistics of one draw, under ArviZ's names, and those of `FIELDS`.
+        """Sample statistics of one draw, under ArviZ's names, and those of `TEMPERED_FIELDS`.
 
         n_steps is the number of gradients of all replicas.
         """
-        return statistics_of(state) | {name: attrgetter(field)(state) for field, name in FIELDS.items()}
+        return statistics_of(state) | {name: attrgetter(field)(state) for field, name in TEMPERED_FIELDS.items()}
 
 
 def collected(mcmc: object) -> dict[str, np.ndarray] | None:
-    """Statistics of the draws of a `numpyro.infer.MCMC`, by the names of `FIELDS`; None of anything else.
+    """Statistics of the draws of a `numpyro.infer.MCMC`, by the names of `TEMPERED_FIELDS`; None of anything else.
 
     Raises ValueError if it has not run.
     """
@@ -329,7 +322,7 @@ def collected(mcmc: object) -> dict[str, np.ndarray] | None:
     if mcmc.last_state is None:
         raise BayesattnError("draws must be a numpyro.infer.MCMC that has run, got one that has not")
     extra = mcmc.get_extra_fields(group_by_chain=True)
-    return {name: np.asarray(extra[field]) for field, name in FIELDS.items() if field in extra}
+    return {name: np.asarray(extra[field]) for field, name in TEMPERED_FIELDS.items() if field in extra}
 
 
 def checked_replicas(name: str, value: object) -> int | str:

@@ -205,7 +205,9 @@ def test_evidence_and_trips_of_draws_in_trees(warm, drawn):
 
 
 def test_draws_that_were_not_tempered_are_refused(warm, drawn, zoo):
-    fresh, other = (MCMC(numpyro.infer.BarkerMH(conjugate), num_warmup=1, num_samples=1, progress_bar=False) for _ in "12")
+    fresh, other = (
+        MCMC(numpyro.infer.BarkerMH(conjugate), num_warmup=1, num_samples=1, progress_bar=False) for _ in "12"
+    )
     other.run(jax.random.key(0), np.ones(3))
     changing = drawn.copy(deep=True)
     changing["sample_stats"]["powers"][0, :500, 1:-1] *= 0.9
