@@ -92,7 +92,7 @@ class ClassAccuracy(NamedTuple):
 def _accuracy_rows(scores: ClassScores | ClassAccuracy) -> dict[str, str]:
     each = zip(scores.names, scores.by_class, scores.examples, strict=True)
     return {
-        "accuracy": f"{with_error(100 * scores.accuracy, 100 * scores.accuracy_error)} %",
+        "accuracy": f"{with_error(100 * scores.accuracy, 100 * scores.accuracy_error)} %, ± by the number of examples",
         "by class": shortened([f"{name} {cell(100 * share, '.0f')} % of {count:.0f}" for name, share, count in each]),
     }
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
+from scipy import stats
 
 from bayesattn._util.checks import Checked, require_memory, seed_number
 from bayesattn._util.plain_values import PlainMapping
@@ -63,6 +64,8 @@ class PosteriorPrediction(Described):
             likelihood, probabilities of the classes, shape (example, output), or of +1. Otherwise None.
         draws: draws of f, shape (chain, draw, example), joint over all examples; None unless they were requested.
         output_names: names of the outputs, such as classes; None if they have none.
+        label_probabilities: probability that a label, noise T included, is above 0, shape (example,), if `probabilities`
+            are of f above 0. Scores are of these.
     """
 
     mean: Float[np.ndarray, "*label"]
@@ -72,9 +75,10 @@ class PosteriorPrediction(Described):
     probabilities: Float[np.ndarray, "*label"] | None
     draws: Float[np.ndarray, "chain draw *label"] | None
     output_names: tuple[str, ...] | None = field(default=None, metadata={"static": True})
+    label_probabilities: Float[np.ndarray, " example"] | None = None
 
     def scores(self, labels: ArrayLike) -> ClassScores | ClassAccuracy:
-        """Scores of the probabilities on the labels of the same examples: accuracy, log score, calibration.
+        """Scores of the probabilities of labels on the labels of the same examples: accuracy, log score, calibration.
 
         With several outputs and the Gaussian likelihood, only the accuracy of the class with the largest mean is
         available.
@@ -90,7 +94,8 @@ class PosteriorPrediction(Described):
                 " got a prediction of other numbers, or of gathered examples; the error of numbers is"
                 " numpy.sqrt(numpy.mean((mean - labels) ** 2))"
             )
-        return class_scores(self.probabilities, labels, self.output_names)
+        of_labels = self.probabilities if self.label_probabilities is None else self.label_probabilities
+        return class_scores(of_labels, labels, self.output_names)
 
     def _described(self) -> tuple[str, dict[str, str]]:
         rows = {"mean": f"{_range(self.mean)}, Monte Carlo error at most {cell(np.max(self.error), '.2g')}"}
@@ -100,7 +105,9 @@ class PosteriorPrediction(Described):
             f"{_range(deviation)}, that of f without label noise, Monte Carlo error at most {cell(error, '.2g')}"
         )
         if self.probabilities is not None:
-            what = "that f is above 0" if self.probabilities.ndim == 1 else "of classes"
+            what = "of +1" if self.probabilities.ndim == 1 else "of classes"
+            if self.label_probabilities is not None:
+                what = f"that f is above 0; {_range(self.label_probabilities)} that a label with its noise is"
             rows["probability"] = f"{_range(self.probabilities)}, {what}"
         if self.draws is not None:
             rows["draws"] = f"{self.draws.shape[1]} of each of {self.draws.shape[0]} chains"
@@ -171,14 +178,17 @@ def predict(
         # Their average is the variance; an error of their centre changes it by its square only.
         terms = variance + (mean - mean.mean((0, 1))) ** 2
         tails.append(heaviest_tail(terms))
+        probabilities = conditional.probabilities(mean, variance, numbers)
+        of_sign = probabilities is not None and model.likelihood.conjugate
         return PosteriorPrediction(
             mean=mean.mean((0, 1)),
             variance=variance.mean((0, 1)) + mean.var((0, 1)),
             error=error_of_mean(mean),
             variance_error=error_of_mean(terms),
-            probabilities=conditional.probabilities(mean, variance, numbers),
+            probabilities=probabilities,
             draws=None if outputs[2] is None else by_chain(outputs[2], chains),
             output_names=model.output_names,
+            label_probabilities=_of_noisy_labels(model, mean, variance, numbers) if of_sign else None,
         )
 
     tails: list[float] = []
@@ -207,8 +217,8 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
     """Scores of the draws on the test labels of their model, from posterior["prediction"] alone.
 
     They are those of `predict(draws, test_inputs).scores(test_labels)`, without its computation. With the Gaussian
-    likelihood and labels +1 and -1, the probability of +1 is (k + 1/2) / (n + 1) if f is above 0 in k of n draws, with the
-    Monte Carlo error of that share; `predict` averages probabilities that are exact given U.
+    likelihood and labels +1 and -1, probabilities of labels given the draws of f are averaged, and have a larger Monte
+    Carlo error than those of `predict`, which are exact given U.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
@@ -254,8 +264,6 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
         None if values[0] is None else np.average(values, axis=0, weights=[part.sizes["draw"] for part in parts])
         for values in zip(*moments, strict=True)
     )
-    if probabilities is not None and model.likelihood.conjugate:
-        probabilities = (chains * count * probabilities + 0.5) / (chains * count + 1)
     unknown = np.full(labels.shape, np.nan)
     found = PosteriorPrediction(
         mean=np.asarray(mean),
@@ -278,4 +286,13 @@ def _mean_and_probabilities(
     """Mean of draws of f, and probabilities of classes if labels are classes."""
     if not model.likelihood.conjugate:
         return outputs.mean((0, 1)), class_probabilities(model.reference.likelihood, outputs, numbers)
-    return outputs.mean((0, 1)), ((outputs > 0) + (outputs == 0) / 2).mean((0, 1)) if has_two_classes(labels) else None
+    of_labels = _of_noisy_labels(model, outputs, np.zeros(()), numbers) if has_two_classes(labels) else None
+    return outputs.mean((0, 1)), of_labels
+
+
+def _of_noisy_labels(
+    model: NetworkPosterior, mean: np.ndarray, variance: np.ndarray, numbers: PlainMapping
+) -> np.ndarray:
+    """Probability that f plus Gaussian noise of variance T is above 0, averaged over draws."""
+    noise = np.asarray(numbers["temperature"])[..., None] if "temperature" in numbers else model.temperature
+    return stats.norm.cdf(mean / np.sqrt(variance + noise)).mean((0, 1))

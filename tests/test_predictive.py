@@ -62,6 +62,8 @@ def test_predictions_are_those_of_quadrature_and_of_the_draws(model, drawn, widt
     spread = arviz_stats.mcse(sampled, method="sd").values
     near(sampled.std(("chain", "draw")).values, np.sqrt(predicted.variance), spread, finds=0.13)
     agree((sampled > 0).astype(float), predicted.probabilities, finds=0.3)
+    of_labels = xr.apply_ufunc(stats.norm.cdf, sampled / np.sqrt(model.temperature))
+    agree(of_labels, predicted.label_probabilities, finds=0.3)
     assert predicted.draws is None
 
 
@@ -207,8 +209,10 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn, zoo):
     stored, predicted = score(drawn[3]), ba.predict(drawn[3], model.test_path_inputs)
     expected = predicted.scores(model.test_labels)
     assert stored.accuracy == expected.accuracy
-    right = drawn[3]["posterior"].to_dataset()["prediction"] * model.test_labels > 0
-    chances = np.where(model.test_labels > 0, predicted.probabilities, 1 - predicted.probabilities)
+    signed = drawn[3]["posterior"].to_dataset()["prediction"] * model.test_labels
+    right = xr.apply_ufunc(stats.norm.cdf, signed / np.sqrt(model.temperature))
+    of_labels = predicted.label_probabilities
+    chances = np.where(model.test_labels > 0, of_labels, 1 - of_labels)
     error = mean_of((right / chances).mean("test_example")).error
     near(stored.log_score, expected.log_score, error, finds=0.3)
     nothing = drawn[3].copy(deep=True)

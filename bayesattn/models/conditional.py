@@ -48,6 +48,10 @@ def new_inputs(model: Posterior, value: Checked, mask: Checked, name: str | None
 @new_inputs.register(Model)
 def new_path_inputs(model: Model, value: Checked, mask: Checked, name: str | None = None) -> np.ndarray:
     """New path inputs, checked; raises ValueError if they do not fit the model or come with a mask."""
+    if value is None:
+        raise BayesattnError(
+            f"{name or 'new_path_inputs'} must be path inputs, got None, as those of a model without a test part are"
+        )
     if mask is not None:
         raise BayesattnError("mask must be None for path inputs, which already include its effect, got one")
     return np.asarray(

@@ -28,7 +28,7 @@ from bayesattn.models.tokens import TokenDataset, Tokens
 
 KERNEL_ATTRIBUTES = ("_process_of_inputs", "_origin")
 """Attributes that lead to the kernels. Pickles and copies omit them: kernels can be 1000 times larger than the data."""
-UNEXPECTED_RATIO = 10
+UNEXPECTED_RATIO = 100
 """Ratio of the labels' size to the size that the prior expects, or its inverse, above which there is a warning."""
 TEMPERATURE = 0.1
 """Temperature of a model of sequences unless one is given."""
@@ -117,7 +117,10 @@ class Model(NetworkPosterior):
         smaller = np.sqrt(expected) / size if size > 0 else 0
         if expected > 0 and max(larger, smaller) > UNEXPECTED_RATIO:
             than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
-            doubts += [f"labels are {than} than the prior expects; rescale them, or change the variances"]
+            doubts += [
+                f"labels are {than} than the prior expects of these path_inputs; rescale inputs or labels, or change the"
+                " variances"
+            ]
         return doubts
 
     @property

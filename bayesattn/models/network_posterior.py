@@ -22,6 +22,7 @@ from bayesattn.likelihoods import Gaussian, Likelihood, is_built_in, name_of, re
 from bayesattn.models import hyperpriors
 from bayesattn.models.hyperpriors import VARIANCES, Hyperpriors, listed, shown_prior
 from bayesattn.models.posterior import Posterior
+from bayesattn.theory.predictor import are_classes
 
 ARCHITECTURE_FIELDS = tuple(each.name for each in dataclasses.fields(Architecture))
 """Fields of the architecture, which a model accepts by name."""
@@ -286,8 +287,11 @@ class NetworkPosterior(Posterior):
         """Widths, temperature and likelihood, as text."""
         arch = self.architecture
         noise = ", the variance of the noise in labels" if self.likelihood.conjugate else ""
+        named, labels = self.output_names or (), self.labels
+        if named and self.compressed is None and labels.ndim == 2 and are_classes(labels):
+            named = [f"{name} ({count:.0f})" for name, count in zip(named, labels.sum(0), strict=True)]
         return {
-            **({} if self.output_names is None else {"outputs": ", ".join(self.output_names)}),
+            **({} if not named else {"outputs": ", ".join(named)}),
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {listed(arch.variances)}",
             **({} if self.temperature is None else {"temperature": f"T = {shown_prior(self.temperature)}{noise}"}),
             **({} if self.likelihood.conjugate else {"labels": self._described_labels()}),

@@ -104,8 +104,8 @@ def test_paths_of_one_name_are_told_apart():
 UNUSUAL = [
     ({"labels": Y > 0}, r"labels are 0 and 1: .*use -1 and \+1"),
     ({"labels": 1.5 + Y / 2}, r"labels are 1 and 2: .*use -1 and \+1"),
-    ({"labels": 1e3 * Y}, "labels are .* times larger than the prior expects; rescale them"),
-    ({"labels": 1e-3 * Y}, "labels are .* times smaller than the prior expects; rescale them"),
+    ({"labels": 1e3 * Y}, "labels are .* times larger than the prior expects of these path_inputs; rescale inputs"),
+    ({"labels": 1e-3 * Y}, "labels are .* times smaller than the prior expects of these path_inputs; rescale inputs"),
     ({"test_path_inputs": XI, "test_labels": Y > 0}, "test_labels are 0 and 1"),
 ]
 

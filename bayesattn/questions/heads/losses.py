@@ -105,9 +105,11 @@ class Losses(Described):
         return pd.DataFrame({name: getattr(self, name) for name in (*columns, "rhat")}, index=index)
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        least = int(np.argmin(self.evidence))
+        order = np.argsort(self.evidence)
         rows = {
-            "least": f"{self.names[least]}, log evidence lost {with_error(self.evidence[least], self.evidence_error[least])}"
+            word: f"{self.names[at]}, log evidence lost {with_error(self.evidence[at], self.evidence_error[at])}"
+            + (" (greater without it)" if self.evidence[at] < 0 else "")
+            for word, at in (("most", order[-1]), ("least", order[0]))
         }
         doubtful = [str(self.names[at]) for at in np.flatnonzero(self.rhat > UNRELIABLE_RHAT)]
         if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
