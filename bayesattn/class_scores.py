@@ -26,25 +26,25 @@ class ClassScores(NamedTuple):
         accuracy: share of examples whose likeliest class is right, and its standard error.
         by_class: accuracy on the examples of each class, with -1 first if there is one output; NaN for a class
             without examples.
-        examples: number of examples of each class.
-        names: names of the classes, in the same order.
         log_score: mean log probability of the right class, in nats, and its standard error.
         calibration_error: mean distance between accuracy and confidence (the probability of the likeliest class), over
             bins of confidence (Guo et al. 2017).
         calibration_by_chance: calibration error that correct probabilities would have by chance on as many examples.
         bins: mean confidence, accuracy and number of examples of each bin, shape (3, bin); NaN for an empty bin.
+        examples: number of examples of each class.
+        names: names of the classes, in the same order.
     """
 
     accuracy: float
     accuracy_error: float
     by_class: Float[np.ndarray, " class_of_labels"]
-    examples: Float[np.ndarray, " class_of_labels"]
-    names: tuple[str, ...]
     log_score: float
     log_score_error: float
     calibration_error: float
     calibration_by_chance: float
     bins: Float[np.ndarray, "3 bin"]
+    examples: Float[np.ndarray, " class_of_labels"]
+    names: tuple[str, ...]
 
     __repr__ = as_text  # pyright: ignore[reportAssignmentType]
     _repr_html_ = as_html
@@ -173,6 +173,8 @@ def _accuracy(
     right = (greatest & (of_labels > 0)).sum(1) / greatest.sum(1)
     with np.errstate(invalid="ignore"):
         by_class = (of_labels * right[:, None]).sum(0) / (examples := of_labels.sum(0, dtype=float))
-    named = tuple(names) if names else tuple(f"class {number + 1}" for number in range(len(examples)))
+    named = tuple(f"class {number + 1}" for number in range(len(examples))) if names is None else tuple(names)
+    if len(named) != len(examples):
+        raise BayesattnError(f"names must be those of {len(examples)} classes, got {len(named)}")
     share = float(right.mean())
     return right, ClassAccuracy(share, binomial_error(share, len(right)), by_class, examples, named)

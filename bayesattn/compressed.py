@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer, require_memory
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.text import Described
-from bayesattn.errors import BayesattnError, TooLittleMemory
+from bayesattn.errors import BayesattnError
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.kernels.path_inputs import without_single_output
 
@@ -202,7 +202,7 @@ def read_store(file: Path) -> tuple[Compressed, str]:
         names: Any = attributes.get("output_names")
         named = None if names is None else tuple(map(str, names))
         return Compressed(triangle, examples, paths, features, outputs, named), str(attributes["of_examples"])
-    except TooLittleMemory:
+    except MemoryError:  # TooLittleMemory, too.
         raise
     except Exception as error:  # A damaged archive may raise anything.
         reason = f"it holds no {error}" if isinstance(error, KeyError) else error

@@ -293,6 +293,7 @@ def _mean_and_probabilities(
 def _of_noisy_labels(
     model: NetworkPosterior, mean: np.ndarray, variance: np.ndarray, numbers: PlainMapping
 ) -> np.ndarray:
-    """Probability that f plus Gaussian noise of variance T is above 0, averaged over draws."""
+    """Probability that f plus Gaussian noise of variance T is above 0, averaged over draws; 0 and 1 up to rounding."""
     noise = np.asarray(numbers["temperature"])[..., None] if "temperature" in numbers else model.temperature
-    return stats.norm.cdf(mean / np.sqrt(variance + noise)).mean((0, 1))
+    certain = np.finfo(float).epsneg  # Or the log of the other class, 1 less this, could be infinite.
+    return np.clip(stats.norm.cdf(mean / np.sqrt(variance + noise)).mean((0, 1)), certain, 1 - certain)

@@ -422,8 +422,8 @@ ALARMS = """
 for each chain), it called {biased} biased and {not_right} not right; 0 means below 3 in 1,000 with a probability of
 95 %. At a temperature 5 % too high, of U and of f, it found {found} of {power_calls}: {two_heads} by two_heads alone,
 {heavy_tail} by heavy_tail alone. A sampler that is tested draws U alone by default, and f given U is ours: of hand-written
-HMC on a log density divided by 1.1 it found 5 of 10 seeds by two_heads; with `parameterisation="path"`, all weights, 10 of
-10 divided by 1.05.
+HMC (by hand) on a log density divided by 1.1 it found 5 of 10 seeds by two_heads; with `parameterisation="path"`, all
+weights, 10 of 10 divided by 1.05.
 """
 
 

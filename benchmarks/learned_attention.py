@@ -39,8 +39,8 @@ import bayesattn as ba
 from bayesattn._util.text import with_error
 from bayesattn.jobs.plots.style import palette
 from bayesattn.models import CollapsedAttention
+from bayesattn.models.interface import TEMPERED_FIELDS
 from bayesattn.samplers.smc import anneal
-from bayesattn.samplers.tempered import FIELDS
 from bayesattn.tasks import HiddenMarkov
 from bayesattn.theory.predictor import right
 
@@ -184,7 +184,7 @@ def run(
                 ("chain", "draw", *(f"{name}_{axis}" for axis in range(statistics[field].ndim - 2))),
                 statistics[field],
             )
-            for field, name in FIELDS.items()
+            for field, name in TEMPERED_FIELDS.items()
         },
         coords={"draw": tree["posterior"]["draw"]},
     )

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import xarray as xr
 from scipy import stats
@@ -14,6 +15,7 @@ from scipy.signal import lfilter
 
 import bayesattn as ba
 from bayesattn import arviz_groups, prediction, runs
+from bayesattn.class_scores import class_scores
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.models.conditional import conditional_of
@@ -73,7 +75,7 @@ def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
     inputs = np.random.default_rng(5).normal(size=(7, *model.path_inputs.shape[1:]))
     whole = ba.predict(memory, inputs, keep_draws=True, seed=4)
     assert whole.draws.shape == (2, 60, 7)
-    names = ("mean", "variance", "error", "probabilities", "draws")
+    names = ("mean", "variance", "error", "probabilities", "label_probabilities", "draws")
     of_folder = ba.predict(str(run.path), inputs, keep_draws=True, seed=4)
     assert all(np.array_equal(getattr(of_folder, name), getattr(whole, name)) for name in names)
     monkeypatch.setattr(prediction, "BLOCK_ENTRIES", 3 * 120)  # Of 120 draws.
@@ -205,7 +207,7 @@ def test_errors_of_variances_are_those_of_independent_draws():
 
 
 def test_scores_of_stored_predictions_are_those_of_predict(model, drawn, zoo):
-    """Of classes exactly, of the Gaussian likelihood up to the Monte Carlo error of a share of the draws."""
+    """Of classes exactly, of the Gaussian likelihood up to the Monte Carlo error of draws of f given U."""
     stored, predicted = score(drawn[3]), ba.predict(drawn[3], model.test_path_inputs)
     expected = predicted.scores(model.test_labels)
     assert stored.accuracy == expected.accuracy
@@ -236,6 +238,31 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn, zoo):
     ):
         with pytest.raises(ValueError, match=message):
             score(draws_of_it, model=of)
+
+
+def test_noise_of_labels_is_that_of_each_draw_where_it_has_a_prior(model):
+    rng = np.random.default_rng(0)
+    unknown, shape = model.replace(temperature=dist.LogNormal(-1.0, 0.5)), (2, 3)
+    outputs, noise = rng.normal(size=(*shape, model.test_examples)), rng.uniform(0.1, 2, size=shape)
+    variables = {"order_parameter": rng.uniform(1, 2, size=(*shape, 1, 1)), "temperature": noise, "prediction": outputs}
+    dims = {"order_parameter": ("path", "other_path"), "temperature": (), "prediction": ("test_example",)}
+    drawn = {name: (("chain", "draw", *dims[name]), values) for name, values in variables.items()}
+    tree = xr.DataTree.from_dict({"posterior": xr.Dataset(drawn)})
+    by_draw = stats.norm.cdf(outputs / np.sqrt(noise)[..., None])
+    expected = class_scores(by_draw.mean((0, 1)), model.test_labels)
+    assert score(tree, model=unknown).log_score == pytest.approx(expected.log_score, rel=1e-12)
+    each = []
+    for chain, draw in np.ndindex(shape):
+        known = model.replace(temperature=noise[chain, draw])
+        moments = ba.theory.predict(variables["order_parameter"][chain, draw], known)
+        each.append(stats.norm.cdf(moments.mean / np.sqrt(moments.variance + noise[chain, draw])))
+    found = ba.predict(tree, model.test_path_inputs, model=unknown)
+    np.testing.assert_allclose(found.label_probabilities, np.mean(each, axis=0), rtol=1e-9)
+    sure = tree.copy(deep=True)
+    sure["posterior"]["prediction"][:] = 100.0 * model.test_labels
+    assert abs(score(sure, model=unknown).log_score) < 1e-12
+    sure["posterior"]["prediction"][:] = -100.0 * model.test_labels
+    assert score(sure, model=unknown).log_score == pytest.approx(np.log(np.finfo(float).epsneg), rel=1e-3)
 
 
 def test_scores_are_of_the_sequences_that_were_predicted(zoo):

@@ -46,7 +46,10 @@ def test_a_cache_gives_path_inputs_of_each_sequence_by_itself():
     before = {key: each for key, each in cache.items() if key[0] != "resid_post"}
     unknown = attention.from_cache(before, layers=(1, 2), heads=[[0, 2], [1]], mask=mask)
     np.testing.assert_array_equal(unknown.path_inputs("mean", skips=True), xi)
-    assert unknown.skips is None
+    with pytest.raises(
+        BayesattnError, match="skips need the hidden states after each layer, got a cache without resid"
+    ):
+        _ = unknown.skips
     assert "not known" in repr(unknown)
     hooks = {
         (f"blocks.{layer}.{'attn.' * (name == 'pattern')}hook_{name}"): each for (name, layer), each in cache.items()
@@ -134,6 +137,11 @@ BAD = {
     r"cache\['pattern', 1\] must have shape \(examples, heads, tokens": {"pattern": lambda array: array[0]},
 }
 """Arguments, and arrays of layer 1 as functions of what they were."""
+
+
+def test_what_is_no_cache_is_refused():
+    with pytest.raises(BayesattnError, match=r"cache must hold \('pattern', 1\), .* got None"):
+        attention.from_cache(None, layers=(1,))
 
 
 @pytest.mark.parametrize("message", BAD)

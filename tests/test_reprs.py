@@ -145,7 +145,9 @@ def test_classes_and_their_scores_tell_names_counts_and_errors():
     chances = 0.1 + 0.7 * labels
     chances[:40] = [0.1, 0.1, 0.8]
     scores = class_scores(chances, labels)
-    assert said_of(scores).startswith("ClassScores of 1000 examples accuracy 97.30 ± 0.52 %, ± by the number of examples")
+    assert said_of(scores).startswith(
+        "ClassScores of 1000 examples accuracy 97.30 ± 0.52 %, ± by the number of examples"
+    )
     assert "by class class 1 96 % of 334," in said_of(scores)
     assert "nats" in said_of(scores)
     shares = class_accuracy(chances, labels, ["ant", "cat", "dog"])

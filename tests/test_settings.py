@@ -12,9 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import bayesattn as ba
 from bayesattn._util import run_once
+from bayesattn._util.blas import one_blas_thread
+from bayesattn._util.settings import with_own_settings
 from bayesattn.checks import theory_predictions
 from bayesattn.checks.theory_predictions import predicted
 from bayesattn.questions import exchangeable
@@ -154,6 +157,24 @@ def test_documented_functions_that_use_jax_compute_under_own_settings():
             bare.append(name)
     assert not bare
     assert decorated > 30
+
+
+def blas_threads():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+
+def test_public_functions_use_one_thread_of_blas_and_give_back_what_there_was():
+    """Also if the first to come is the first to leave."""
+    with threadpool_limits(2, user_api="blas"):
+        assert with_own_settings(blas_threads)() == {1}
+        assert blas_threads() == {2}
+        first, second = one_blas_thread(), one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == {2}
 
 
 def test_programs_that_run_once_are_the_same_functions(monkeypatch):

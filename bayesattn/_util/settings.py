@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from bayesattn._util.blas import one_blas_thread
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 SETTINGS = {
@@ -29,9 +31,9 @@ SETTINGS = {
 
 @contextmanager
 def own_settings() -> Iterator[None]:
-    """Context of `SETTINGS` for this thread; threads that it starts need their own."""
+    """Context of `SETTINGS` for this thread, and of one thread of BLAS; threads that it starts need their own."""
     jax = sys.modules.get("jax")
-    with ExitStack() as stack:
+    with one_blas_thread(), ExitStack() as stack:
         for name, value in SETTINGS.items():
             if jax is not None and getattr(jax.config, f"jax_{name}") != value:
                 stack.enter_context(getattr(jax, name)(value))

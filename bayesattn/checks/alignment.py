@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
-from threadpoolctl import threadpool_limits
 
 from bayesattn import theory
+from bayesattn._util.blas import one_blas_thread
 from bayesattn._util.checks import Checked
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
@@ -114,7 +114,7 @@ def alignment_over_draws(
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(FEWEST_DRAWS, ALIGNED_DRAWS // chains))).astype(int)
     # With BLAS threads, which wait for each other, eigenvectors of a hundred examples take several times as long.
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
         values = [aligned(_kernel(process, u)) for u in watched(chosen, "aligning kernels", "draws")]
     alignments = xr.DataArray(np.reshape(values, (chains, len(kept), -1)), dims=("chain", "draw", "quantity"))

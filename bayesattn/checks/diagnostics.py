@@ -289,7 +289,7 @@ def summary(draws: Draws) -> list[PlainDict]:
 
     The quantities are the log posterior density ("lp"), numbers that have priors ("temperature"; "variances", with the name
     of each, and the product of several), each entry of U on and below the diagonal ("order_parameter", named
-    by its paths) and, if there are test labels with signs or of several outputs, the share of them that the mean predictor
+    by its paths) and, if there are test labels with signs or of classes, the share of them that the mean predictor
     gets right ("accuracy": mean, Monte Carlo error, and "test_error" due to the size of the test set).
 
     Rows of U also contain the effective sample size of the tails ("tail_ess") and the shape of the tail of the square

@@ -196,7 +196,7 @@ def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
             used = tomllib.loads(described_in(tree).get("sampler", "")).get("sampler", "tempered")
             raise BayesattnError(
                 "draws must be by the sampler 'tempered' (bayesattn.samplers.Tempered), got"
-                f" {'draws without its sample_stats' if used == 'tempered' else f'those of {used!r}'}"
+                f" {'draws that record no replicas' if used == 'tempered' else f'those of {used!r}'}"
             )
         thin = int(np.median(np.diff(statistics["draw"].values))) if statistics.sizes["draw"] > 1 else 1
     return found, thin

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
-from threadpoolctl import threadpool_limits
 
+from bayesattn._util.blas import one_blas_thread
 from bayesattn._util.checks import one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
@@ -56,19 +56,22 @@ def gaussian_process(
     return _in_form(form, scaled, jnp.asarray(targets.reshape(len(targets), -1)), at, arch, residual)
 
 
-def compressed(process: GaussianProcess, arch: Architecture) -> GaussianProcess:
+def compressed(
+    process: GaussianProcess, arch: Architecture, least_labels: int = LEAST_LABELS_TO_COMPRESS
+) -> GaussianProcess:
     """The same posterior with fewer examples, if there are many, in the cheapest form for the reduced number.
 
     The new examples are the rows of the triangle R of [X Y] = Q R, and residual examples. Chains use them, and so do
-    searches, which decompose a matrix of the labels' size at every step.
+    searches, which decompose a matrix of the labels' size at every step. Whoever evaluates K(U) itself at many U gains with
+    any number of labels: `least_labels` may be 0.
     """
     examples, features, paths = process.features.shape
     columns = features * paths
-    if compressed_examples(examples, columns, process.outputs) == examples:
+    if compressed_examples(examples, columns, process.outputs, least_labels) == examples:
         return process
     rows = jnp.column_stack([process.flat, process.labels])
     # A fixed number of threads, because it may change the last bits.
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         triangle = jax.block_until_ready(jnp.linalg.qr(rows, mode="r"))
     earlier = ResidualExamples(0, 0.0) if process.residual is None else process.residual
     rest = jnp.sum(triangle[columns:, columns:] ** 2)
@@ -77,9 +80,9 @@ def compressed(process: GaussianProcess, arch: Architecture) -> GaussianProcess:
     return _in_form(None, kept, triangle[:columns, columns:], process.temperature, arch, residual)
 
 
-def compressed_examples(examples: int, columns: int, outputs: int) -> int:
+def compressed_examples(examples: int, columns: int, outputs: int, least_labels: int = LEAST_LABELS_TO_COMPRESS) -> int:
     """Number of examples after compression: the number of columns of path inputs, or `examples` if these are few."""
-    return examples if examples * outputs < LEAST_LABELS_TO_COMPRESS or examples < 2 * columns else columns
+    return examples if examples * outputs < least_labels or examples < 2 * columns else columns
 
 
 def _in_form(

@@ -289,7 +289,7 @@ class NetworkPosterior(Posterior):
         noise = ", the variance of the noise in labels" if self.likelihood.conjugate else ""
         named, labels = self.output_names or (), self.labels
         if named and self.compressed is None and labels.ndim == 2 and are_classes(labels):
-            named = [f"{name} ({count:.0f})" for name, count in zip(named, labels.sum(0), strict=True)]
+            named = [f"{name} ({count})" for name, count in zip(named, (labels == labels.max()).sum(0), strict=True)]
         return {
             **({} if not named else {"outputs": ", ".join(named)}),
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {listed(arch.variances)}",

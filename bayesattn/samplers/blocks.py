@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
-from threadpoolctl import threadpool_limits
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.progress import begin_drawing
@@ -225,19 +224,17 @@ def advance(
     workers = max(1, min(waiting.qsize(), threads or cores()))
     if workers > 1 and job.sampler not in SAMPLERS and runner.factorises_batches():
         workers = 1
-    # If every chain starts BLAS threads on every core, sampling takes three times as long.
-    with threadpool_limits(1, user_api="blas"):
-        pool = ThreadPoolExecutor(workers)
-        try:
-            futures = [pool.submit(work) for _ in range(workers)]
-            while wait(futures, SECONDS_BETWEEN_LOOKS).not_done:
-                pass
-            for future in futures:
-                future.result()
-        finally:
-            stop.set()
-            _wait_for(active)
-            pool.shutdown()
+    pool = ThreadPoolExecutor(workers)
+    try:
+        futures = [pool.submit(work) for _ in range(workers)]
+        while wait(futures, SECONDS_BETWEEN_LOOKS).not_done:
+            pass
+        for future in futures:
+            future.result()
+    finally:
+        stop.set()
+        _wait_for(active)
+        pool.shutdown()
 
 
 def _wait_for(active: set[int]) -> None:

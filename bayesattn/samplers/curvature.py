@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
-from threadpoolctl import threadpool_limits
 
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import branch, stream
@@ -61,7 +60,7 @@ def whitened_by_mean_curvature(model: Model, prepared: PlainDict) -> PlainDict:
     for number in range(ROUNDS):
         posterior = posterior.with_prepared(prepared)
         keys = jax.random.split(branch(key, str(number)), CHAINS)
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CHAINS) as pool:
+        with ThreadPoolExecutor(CHAINS) as pool:
             evaluations = list(pool.map(partial(_points_and_hessians, chain, posterior), keys))
         points, curvatures = (np.concatenate(each) for each in zip(*evaluations, strict=True))
         if not np.isfinite(curvatures).all():

@@ -98,7 +98,10 @@ def test_right_draws_are_right_and_few_cannot_tell(draws):
     assert path["largest"].iloc[-1] < path["largest"].iloc[0] / 20
     assert path["gradients"].iloc[-1] == found.gradients
     assert ba.grade(first(draws, 50), "two_heads").verdict == CANNOT_TELL
-    assert "not excluded" in ba.grade(draws, "two_heads", margin=0.01).statement()
+    strict = ba.grade(draws, "two_heads", margin=0.01)
+    assert strict.suspects[0] == strict.table.index[strict.bounds.argmax()]
+    assert f"cannot tell: a mean of {strict.suspects[0]} off by" in strict.statement()
+    assert "not excluded" in strict.statement()
     for panel, of in zip(grade_figure([found, found], ["nuts", "again"]).axes, ("largest", "mean"), strict=True):
         np.testing.assert_allclose(panel.lines[0].get_ydata(), path[of])
         assert panel.lines[-1].get_ydata()[0] == pytest.approx(path[of].iloc[0])

@@ -217,7 +217,7 @@ def test_draws_that_were_not_tempered_are_refused(warm, drawn, zoo):
         (warm, "draws must be"),
         (
             drawn.drop_nodes("sample_stats"),
-            r"draws must be by the sampler 'tempered' \(.*\), got draws without its sample_stats",
+            r"draws must be by the sampler 'tempered' \(.*\), got draws that record no replicas",
         ),
         (zoo.draws("one"), "got those of 'nuts'"),
         (changing, "draws of a chain must be at the same powers, got several ladders"),

@@ -150,7 +150,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return str(error), CANNOT_TELL
     if "initialize backend" in str(error):
         return f"JAX cannot start: {error}", BAD_INPUT
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+    if (isinstance(error, MemoryError) and not isinstance(error, BayesattnError)) or "RESOURCE_EXHAUSTED" in str(error):
         return f"memory does not suffice: {str(error).splitlines()[0] if str(error) else 'nothing is left'}", BAD_INPUT
     if isinstance(error, BayesattnError | OSError | FloatingPointError):
         return str(error), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT

@@ -75,7 +75,7 @@ def heads(
         _print(case, found, paths, losses, removal, least, exact)
         say_how_drawn(run, folder)
     title = f"{case.name or model}, {case.size}"
-    output.save_figure(lambda: heads_figure(found, paths, removal, title), figure, overwrite, as_json)
+    output.save_figure(lambda: heads_figure(found, paths, removal, title, losses), figure, overwrite, as_json)
 
 
 def _lost(

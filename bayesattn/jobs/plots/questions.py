@@ -124,9 +124,9 @@ def heads_figure(
         panel(place)
     for place in axes.ravel()[len(panels) :]:
         place.remove()
-    arch, prior = heads.model.architecture, heads.model.temperature
-    noise = "" if prior is None else f", T = {shown_prior(prior)}"
-    figure.suptitle(literal(title or f"{heads.model.name}, N = {arch.widths[0]}{noise}"), fontsize=13)
+    model = heads.model
+    noise = "" if model.temperature is None else f", T = {shown_prior(model.temperature)}"
+    figure.suptitle(literal(title or f"{model.name}, {model.size}{noise}"), fontsize=13)
     return figure
 
 
@@ -159,17 +159,19 @@ def scores(axes: Axes, heads: Heads, what: str) -> None:
 
 
 def evidence_lost(axes: Axes, losses: Losses, heads: Heads) -> None:
-    """Draw the log evidence lost without each head, with its Monte Carlo error if it has one, in the order of the scores."""
-    places = {name: at for at, name in enumerate(losses.names)}
-    order = [places[heads.names[at]] for at in np.argsort(-heads.scores, kind="stable") if heads.names[at] in places]
-    order, colors = order[:SHOWN] or [*range(min(SHOWN, len(places)))], palette()
+    """Draw the log evidence lost without each head, with its Monte Carlo error if it has one, in the order of the scores.
+
+    The greatest loss is first if losses are of other units than the scores.
+    """
+    same = [*losses.names] == [*heads.names]
+    order, colors = np.argsort(-(heads.scores if same else losses.evidence), kind="stable")[:SHOWN], palette()
     errors = np.nan_to_num(losses.evidence_error[order])
     style: PlainDict = {"fmt": "o", "ms": 4, "color": colors.blue, "capsize": 4}
     axes.errorbar(losses.evidence[order], np.arange(len(order)), xerr=errors if errors.any() else None, **style)
     axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")
     name_ticks(axes.yaxis, [_named(losses.names[at]) for at in order])
     axes.set_ylim(len(order) - 0.5, -0.5)
-    how = "± Monte Carlo error" if errors.any() else "by the theory"
+    how = "± Monte Carlo error" if np.isfinite(losses.evidence_error).any() else "by the theory"
     axes.set(xlabel=f"log evidence lost (nats), {how}", title="Without the head")
     _label_heads(axes, losses)
 

@@ -210,7 +210,7 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
 
 
 def prediction(figure: FigureBase, draws: xr.DataTree) -> None:
-    """Draw mean predictor and intervals on the test examples, lowest first; with labels, also the mean against them."""
+    """Draw mean predictor and intervals on the test examples; with labels, also the mean against them."""
     sampled = draws["posterior"].to_dataset()["prediction"].values
     constant = dataset(draws, "constant_data")
     labels = constant["test_labels"].values if "test_labels" in constant else None
@@ -299,7 +299,7 @@ def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Se
         right = 100 * share_right(mean, labels)
         axes.set(xlabel="class of the greatest mean prediction", ylabel="class of the label (examples)")
         axes.set_title(f"By class, %: {right:.1f} % of all are right", fontsize=10)
-    elif len(values) <= 2:
+    elif labels.ndim == 1 and len(values) <= 2:
         edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))
         for value, color in zip(values, (colors.orange, colors.blue), strict=False):
             some = mean[labels == value]

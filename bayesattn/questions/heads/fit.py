@@ -93,7 +93,7 @@ def predictions(model: Model, order_parameters: np.ndarray) -> tuple[np.ndarray 
     """
     if model.test_path_inputs is None or model.test_labels is None:
         return None, None
-    process, arch = compressed(model.gaussian_process, model.architecture), model.architecture
+    process, arch = compressed(model.gaussian_process, model.architecture, least_labels=0), model.architecture
     features = scaled_features(jnp.asarray(model.test_path_inputs), arch.input_variance)
     mean, variance = _moments(jnp.asarray(order_parameters), process, features)
     return np.asarray(mean), np.asarray(variance)

@@ -108,7 +108,7 @@ class Losses(Described):
         order = np.argsort(self.evidence)
         rows = {
             word: f"{self.names[at]}, log evidence lost {with_error(self.evidence[at], self.evidence_error[at])}"
-            + (" (greater without it)" if self.evidence[at] < 0 else "")
+            + (" (greater without it)" if self.evidence[at] < -2 * np.nan_to_num(self.evidence_error[at]) else "")
             for word, at in (("most", order[-1]), ("least", order[0]))
         }
         doubtful = [str(self.names[at]) for at in np.flatnonzero(self.rhat > UNRELIABLE_RHAT)]
@@ -286,7 +286,7 @@ class _Ladder:
 
     @cached_property
     def process(self) -> GaussianProcess:
-        return compressed(self.model.gaussian_process, self.model.architecture)
+        return compressed(self.model.gaussian_process, self.model.architecture, least_labels=0)
 
     @cached_property
     def whole(self) -> Fit:

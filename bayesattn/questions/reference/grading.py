@@ -119,7 +119,7 @@ class Grade(Described):
         noise = stats.t.isf(self.level / (2 * len(table)), _freedom(table["ess"].to_numpy())) * table["error"]
         return (table["bias"].abs() + noise).to_numpy()
 
-    @property
+    @cached_property
     def doubts(self) -> list[str]:
         """Reasons why the draws cannot be called right or biased, one sentence each."""
         table = self.table

@@ -125,7 +125,8 @@ def from_cache(
         cache: the `ActivationCache` that `HookedTransformer.run_with_cache` returns, or any mapping with its keys, pairs
             such as ("pattern", 5) or names of hooks such as "blocks.5.attn.hook_pattern":
             patterns of shape (P, H, T, T), and residual streams before and after each layer ("resid_pre", "resid_post"),
-            of shape (P, T, N_0). Without "resid_post", `skips` of the result are not known.
+            of shape (P, T, N_0). Without "resid_post" of each layer, `skips` of the result raise
+            ValueError.
         layers: the layers, from 0, ascending.
         heads: heads of each layer, from 0: one list for all layers, or a list for each; by default all.
         mask: True for tokens and False for padding, shape (P, T); by default there is no padding. A warning says if it
@@ -146,9 +147,9 @@ def from_cache(
         else:
             if name == "resid_post":
                 return None
+            held = shown([*cache.keys()] if hasattr(cache, "keys") else cache)
             raise BayesattnError(
-                f"cache must hold {(name, layer)!r}, or {hook!r}, got {shown([*cache])}: pattern and resid_pre of each"
-                " layer are needed"
+                f"cache must hold {(name, layer)!r}, or {hook!r}, got {held}: pattern and resid_pre of each layer are needed"
             )
         axes = ("examples", "heads", "tokens", "tokens") if name == "pattern" else ("examples", "tokens", "features")
         return real_array(f"cache[{name!r}, {layer}]", found, axes)

@@ -39,17 +39,25 @@ class TransformerActivations(Described):
         matrices: attention of each layer, shape (P, H_l, T, T), float32; rows of tokens sum to 1, and padding attends to
             itself.
         mask: True for tokens and False for padding, shape (P, T).
-        skips: rho of each layer: least-squares factor from the hidden states before the layer to those after it, over
-            all tokens, or 0 if negative. To model the residual stream, use these as the skips of the architecture. None if
-            the hidden states after a layer are not known.
         head_names: layer and number of each head, such as "5.0".
     """
 
     inputs: Float[np.ndarray, "example token feature"]
     matrices: list[Attention]
     mask: Bool[np.ndarray, "example token"]
-    skips: tuple[float, ...] | None
     head_names: tuple[tuple[str, ...], ...]
+    _skips: tuple[float, ...] | None
+
+    @property
+    def skips(self) -> tuple[float, ...]:
+        """rho of each layer: least-squares factor from the hidden states before it to those after it, over all tokens.
+
+        It is 0 if negative. To model the residual stream, use these as the skips of the architecture. Raises ValueError
+        if the hidden states after a layer were not given.
+        """
+        if self._skips is None:
+            raise BayesattnError("skips need the hidden states after each layer, got a cache without resid_post of one")
+        return self._skips
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.inputs, self.matrices, self.mask))
@@ -94,9 +102,9 @@ class TransformerActivations(Described):
         return "Attention of a transformer", {
             "sequences": f"{examples} of {tokens} tokens, {self.mask.mean():.0%} of them not padding; {features} features",
             "heads": ", ".join(layers),
-            "skips": "not known, as resid_post was not given"
-            if self.skips is None
-            else ", ".join(f"{rho:.3g}" for rho in self.skips) + " (least squares)",
+            "skips": "not known, as a layer has no resid_post"
+            if self._skips is None
+            else ", ".join(f"{rho:.3g}" for rho in self._skips) + " (least squares)",
         }
 
 
@@ -193,4 +201,4 @@ class Store:
         rho = tuple(max(0.0, float(together / own)) if own else 0.0 for together, own in self.products)
         names = tuple(tuple(f"{layer}.{head}" for head in kept) for layer, kept in self.chosen.items())
         known = None if np.isnan(self.products).any() else rho
-        return TransformerActivations(self.inputs, list(self.attention), self.mask, known, names)
+        return TransformerActivations(self.inputs, list(self.attention), self.mask, names, known)
