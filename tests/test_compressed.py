@@ -19,6 +19,7 @@ import zarr
 import bayesattn as ba
 from bayesattn import gather as gather_module
 from bayesattn import runs
+from bayesattn._util import checks
 from bayesattn.compressed import COUNTS, Compressed
 from bayesattn.gather import gather
 from bayesattn.kernels.conditionals import conditional_moments, is_singular
@@ -346,10 +347,14 @@ def test_an_interrupted_gathering_goes_on(data, gathered, tmp_path, monkeypatch)
         gather(batches, ARCH, store=tmp_path / "saved")
 
 
-def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
+def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path, monkeypatch):
     file = tmp_path / "statistics.zarr.zip"
     gathered.save(file)
     assert same(Compressed.open(file), gathered, 1e-300)
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "memory_limit", lambda: 100)
+        with pytest.raises(MemoryError, match=r"^the triangle of .*statistics.zarr.zip must fit into"):
+            Compressed.open(file)
     with pytest.raises(FileExistsError, match="file must not exist yet"):
         gathered.save(file)
     with pytest.raises(FileNotFoundError):

@@ -105,11 +105,11 @@ class Losses(Described):
         return pd.DataFrame({name: getattr(self, name) for name in (*columns, "rhat")}, index=index)
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        order = np.argsort(self.evidence)
+        least, most = int(np.argmin(self.evidence)), int(np.argmax(self.evidence))
         rows = {
             word: f"{self.names[at]}, log evidence lost {with_error(self.evidence[at], self.evidence_error[at])}"
             + (" (greater without it)" if self.evidence[at] < -2 * np.nan_to_num(self.evidence_error[at]) else "")
-            for word, at in (("most", order[-1]), ("least", order[0]))
+            for word, at in (("most", most), ("least", least))
         }
         doubtful = [str(self.names[at]) for at in np.flatnonzero(self.rhat > UNRELIABLE_RHAT)]
         if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
