@@ -21,6 +21,8 @@ Draws worse than usable cannot decide whether the theory holds; draws between us
 rank-normalised, the larger of bulk and folded R-hat. In 40 sets of 4 x 100 independent draws of ten entries, R-hat was above
 1.01 in 65 % of the sets and above 1.02 in 12 %. With 4 x 250 draws, it was above 1.01 in 8 % and above 1.02 in none.
 """
+MOST_PLAIN_RHAT = 1000.0
+"""R-hat above which its digits say nothing."""
 DRAWS_PER_FREEDOM = 3
 """Effective sample size per degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
 
@@ -41,7 +43,8 @@ def doubts_about(
         # Too few draws, or draws that are not finite: there is no effective sample size either.
         return [f"R-hat of {name} is not defined: draw more"]
     elif worst > USABLE_RHAT:
-        doubts.append(f"R-hat of {name} is {worst:.5g}, expected at most {USABLE_RHAT}: chains differ; draw longer")
+        size = format(worst, ".4f" if worst < MOST_PLAIN_RHAT else ".2g")
+        doubts.append(f"R-hat of {name} is {size}, expected at most {USABLE_RHAT}: chains differ; draw longer")
     enough = USABLE_ESS * chains
     if not (least := np.min(ess)) >= enough:  # Negated, so that NaN is a doubt.
         size = f"{least:.0f}" if np.isfinite(least) else "not defined"
