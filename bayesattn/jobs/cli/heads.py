@@ -128,13 +128,15 @@ def _print(
     rows = [
         {"head": name}
         | _score(found, at)
-        | {"P(least)": f"{found.probability_least[at]:.2f}", f"P({least} least)": f"{among[at]:.2f}"}
+        | {"prior": f"{found.prior[at]:.2f}", "P(least)": f"{found.probability_least[at]:.2f}"}
+        | {f"P({least} least)": f"{among[at]:.2f}"}
         for at, name in enumerate(names)
     ]
     temperature = UNKNOWN if case.temperature is None else shown_prior(case.temperature)
     screen.print_table(f"Heads of {case.name}, {case.size}, T = {temperature}", rows, ["head"])
     screen.say(
-        "score: weight in U relative to the greatest, posterior mean ± sd; head: layer (from 1, as read) and name"
+        "score: weight in U relative to the greatest, posterior mean ± sd; prior: its mean in networks of the prior;"
+        " head: layer (from 1, as read) and name"
     )
     if found.note:
         screen.say(found.note, style="yellow")

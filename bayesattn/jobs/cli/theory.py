@@ -90,15 +90,15 @@ def _print_diagonals(model: str, rows: list[PlainDict]) -> None:
         return
     scores = []
     for row in rows:
-        named = zip(row["ways"], row["head_scores"], strict=True)
+        named = zip(row["way_names"], row["head_scores"], strict=True)
         heads = {
-            f"{layer}.{way}": f"{score:.3f}"
+            f"{layer}: {way}": f"{score:.3f}"
             for layer, of in enumerate(named, 1)
             for way, score in zip(*of, strict=True)
         }
         scores.append(_settings(row) | heads)
     console.print()
-    screen.print_table("score of each head, by its layer and number", scores)
+    screen.print_table("score of each head, by its layer and name", scores)
 
 
 def _settings(row: PlainDict) -> dict[str, str]:
@@ -149,6 +149,7 @@ def _theory_row(case: Model, shown: Bars) -> PlainDict:
         "entropy": float(saddle.entropy),
         "gradient_norm": float(saddle.gradient_norm),
         "ways": case.architecture.way_names(),
+        "way_names": case.architecture.way_names(case.head_names),
         "head_scores": [layer.tolist() for layer in ba.theory.head_scores(saddle.order_parameter, case.architecture)],
     }
 

@@ -243,11 +243,12 @@ def _print_widths(results: list[Validation], temperature: float | None) -> None:
 
 
 def _print_statements(results: list[Validation], show_all: bool) -> None:
-    """Print warnings, and what was found at each width; widths at which the theory holds only if all is shown."""
+    """Print warnings, and what was found at each width; if the theory holds at all of them, only if all is shown."""
+    show_all |= any(result.verdict != thresholds.HOLDS for result in results)
     for result in results:
         for warning in result.diagnostics.warnings():
             screen.say(f"warning, N = {result.width}: {warning}", style="yellow")
-        if show_all or result.verdict != thresholds.HOLDS:
+        if show_all:
             screen.say(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1])
 
 
