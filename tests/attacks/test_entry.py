@@ -36,6 +36,7 @@ ROW = {
     "order_parameter": np.eye(2).tolist(),
     "corrected_order_parameter": np.eye(2).tolist(),
     "ways": [["1", "2"]],
+    "way_names": [["1", "2"]],
     "head_scores": [[1.0, 0.5]],
 }
 
@@ -225,7 +226,7 @@ NAMES = ["[red]", "run[/]", "[link=file:x]y", ":smile:", "$\\foo{$", "<b>&amp;",
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_printed_as_they_are(run, theory_is, tmp_path, name):
-    theory_is(ROW | {"paths": [name, "other"]})
+    theory_is(ROW | {"paths": [name, "other"], "way_names": [[name, "2"]]})
     place = name.replace("/", "-") + ".toml"
     (tmp_path / place).write_text(SMALL)
     out = shown(run, "theory", place)
@@ -241,7 +242,7 @@ def test_names_are_printed_as_they_are(run, theory_is, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "\r", "\x9b31m", "\u202e"])
 def test_control_characters_do_not_reach_the_terminal(run, theory_is, name):
-    theory_is(ROW | {"paths": [f"a{name}b", "other"]})
+    theory_is(ROW | {"paths": [f"a{name}b", "other"], "way_names": [[f"a{name}b", "2"]]})
     out = shown(run, "theory", "small.toml")
     assert name not in out
     assert f"a{ascii(name)[1:-1]}b" in out
