@@ -12,21 +12,21 @@ from functools import cache
 from typing import Any
 
 _LOCK = threading.Lock()
-_INSIDE: list[Any] = []
-"""The limit, once for each context that is open; the limit is the process's, and the last one to leave lifts it."""
+_LIMITS: list[Any] = []
+"""The one limit, which is the process's, once for each context that is open; the last one to leave lifts it."""
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Context in which BLAS has one thread, in all threads of the process."""
     with _LOCK:
-        _INSIDE.append(_INSIDE[0] if _INSIDE else _controller().limit(limits=1, user_api="blas"))
+        _LIMITS.append(_LIMITS[0] if _LIMITS else _controller().limit(limits=1, user_api="blas"))
     try:
         yield
     finally:
         with _LOCK:
-            limit = _INSIDE.pop()
-            if not _INSIDE:
+            limit = _LIMITS.pop()
+            if not _LIMITS:
                 limit.restore_original_limits()
 
 

@@ -10,7 +10,6 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from bayesattn import theory
-from bayesattn._util.blas import one_blas_thread
 from bayesattn._util.checks import Checked
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
@@ -113,10 +112,8 @@ def alignment_over_draws(
     order_parameters = order_parameters_of(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(FEWEST_DRAWS, ALIGNED_DRAWS // chains))).astype(int)
-    # With BLAS threads, which wait for each other, eigenvectors of a hundred examples take several times as long.
-    with one_blas_thread():
-        chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-        values = [aligned(_kernel(process, u)) for u in watched(chosen, "aligning kernels", "draws")]
+    chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
+    values = [aligned(_kernel(process, u)) for u in watched(chosen, "aligning kernels", "draws")]
     alignments = xr.DataArray(np.reshape(values, (chains, len(kept), -1)), dims=("chain", "draw", "quantity"))
     mean, error = alignments.mean(("chain", "draw")).values, arviz_stats.mcse(alignments).values
     gp = aligned(gp_kernel(model))

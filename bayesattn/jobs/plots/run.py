@@ -232,8 +232,7 @@ def _by_output(axes: Axes, sampled: np.ndarray, outputs: Sequence[str] | None, l
     share, mean = INTERVALS[-1], sampled.mean((0, 1))
     examples, count = mean.shape
     names = [short(name) for name in outputs or [f"output {number + 1}" for number in range(count)]]
-    of_classes = labels is not None and are_classes(labels)
-    if labels is not None and of_classes:
+    if labels is not None and are_classes(labels):
         classes = labels.argmax(1)
         order = np.lexsort((-mean[np.arange(examples), classes], classes))
         ends = np.r_[0, np.cumsum(np.bincount(classes, minlength=count))] + 0.5
