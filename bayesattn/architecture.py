@@ -263,12 +263,17 @@ class Architecture:
     def row_names(
         self, head_names: Sequence[Sequence[str]] | None = None, output_names: Sequence[str] | None = None
     ) -> list[str]:
-        """Names of the rows of U: path names, with the output if there are several, such as "1 -> 2: output 1"."""
+        """Names of the rows of U: path names, with the output if there are several, such as "1 -> 2: output 1".
+
+        Names of one output may be two, of the classes -1 and +1.
+        """
         paths = self.path_names(head_names)
         if output_names is None:
             output_names = [f"output {number + 1}" for number in range(self.outputs)]
-        if len(output_names := names("output_names", output_names)) != self.outputs:
-            raise BayesattnError(f"output_names must name {self.outputs} outputs, got {len(output_names)}")
+        allowed = (self.outputs,) if self.output_axes else (1, 2)
+        if len(output_names := names("output_names", output_names)) not in allowed:
+            expected = f"{self.outputs} outputs" if self.output_axes else "one output, or its classes -1 and +1"
+            raise BayesattnError(f"output_names must name {expected}, got {len(output_names)}")
         return [f"{path}: {output}" for path in paths for output in output_names] if self.output_axes else paths
 
     def way_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[list[str]]:

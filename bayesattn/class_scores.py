@@ -103,7 +103,7 @@ def class_scores(probabilities: ArrayLike, labels: ArrayLike, names: Sequence[st
     Args:
         probabilities: probability of each class, shape (P, m), or of +1, shape (P,).
         labels: 1 at the class of each example and 0 elsewhere, shape (P, m), or +1 and -1, shape (P,).
-        names: names of the m classes; by default "class 1" and so on, or "-1" and "+1".
+        names: names of the m classes; by default "class 1" and so on; of -1 and +1, by default just these.
 
     Raises:
         ValueError: other shapes, probabilities below 0 or that do not add up to 1, labels that are not classes.
@@ -115,7 +115,7 @@ def class_scores(probabilities: ArrayLike, labels: ArrayLike, names: Sequence[st
     of_labels = checked_classes("labels", labels_array("labels", labels, len(checked), outputs))
     if checked.ndim == 1:
         checked, of_labels = np.column_stack([1 - checked, checked]), np.column_stack([of_labels < 0, of_labels > 0])
-        names = ("-1", "+1")
+        names = ("-1", "+1") if names is None or len(names) == 1 else names
     if np.min(checked) < 0 or np.max(np.abs(checked.sum(1) - 1)) > 1e-6:
         raise BayesattnError(
             f"probabilities must be at least 0 and add up to 1, got {np.min(checked):.3g} to {np.max(checked):.3g},"

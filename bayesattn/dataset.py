@@ -71,7 +71,7 @@ class Dataset(Examples):
         test_labels: shape (P_test,), or (P_test, m).
         validation_path_inputs: xi of shape (P_validation, Pi, N_0), for the choice of the temperature.
         validation_labels: shape (P_validation,), or (P_validation, m).
-        output_names: names of several outputs, such as class names (`bayesattn.one_hot`).
+        output_names: names of several outputs, such as classes (`bayesattn.one_hot`), or of the classes -1 and +1 of one.
         compressed: any number of training examples, in place of path_inputs and labels; made by `gather`.
 
     Raises:
@@ -248,7 +248,7 @@ class SequenceDataset(Examples):
         test_inputs: sequences at which to predict, shape (P_test, T_test, N_0).
         test_mask: their mask.
         test_labels: their labels.
-        output_names: names of several outputs.
+        output_names: names of several outputs, or of the classes -1 and +1 of one.
 
     Raises:
         ValueError: shapes that do not fit, entries that are not finite, a sequence of padding alone.

@@ -7,6 +7,7 @@ nonlinear need draws of all weights.
 
 import warnings
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,9 @@ from bayesattn.over_draws import (
 )
 from bayesattn.theory.importance import MOST_PARETO_K
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 ENTRIES_READ = 2**23
 """Largest number of stored predictions that are read at a time: 64 MiB."""
 BLOCK_ENTRIES = 2**23
@@ -63,7 +67,7 @@ class PosteriorPrediction(Described):
         probabilities: probability that f is above 0, shape (example,), if all labels are +1 or -1. With the categorical
             likelihood, probabilities of the classes, shape (example, output), or of +1. Otherwise None.
         draws: draws of f, shape (chain, draw, example), joint over all examples; None unless they were requested.
-        output_names: names of the outputs, such as classes; None if they have none.
+        output_names: names of the outputs, such as classes, or of the classes -1 and +1; None if they have none.
         label_probabilities: probability that a label, noise T included, is above 0, shape (example,), if `probabilities`
             are of f above 0. Scores are of these.
     """
@@ -105,7 +109,8 @@ class PosteriorPrediction(Described):
             f"{_range(deviation)}, that of f without label noise, Monte Carlo error at most {cell(error, '.2g')}"
         )
         if self.probabilities is not None:
-            what = "of +1" if self.probabilities.ndim == 1 else "of classes"
+            two = len(named := self.output_names or ()) == 2
+            what = "of classes" if self.probabilities.ndim == 2 else f"of {named[1] if two else '+1'}"
             if self.label_probabilities is not None:
                 what = f"that f is above 0; {_range(self.label_probabilities)} that a label with its noise is"
             rows["probability"] = f"{_range(self.probabilities)}, {what}"
@@ -230,6 +235,14 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
         RunError: a folder that is not a readable run.
     """
     model, tree = opened_with_network(draws, model)
+    return stored_prediction(model, tree).scores(model.test_labels)
+
+
+def stored_prediction(model: NetworkPosterior, tree: "xr.DataTree") -> PosteriorPrediction:
+    """Mean and probabilities of posterior["prediction"] at the test examples; its other fields are NaN or None.
+
+    Raises as `score` does.
+    """
     posterior = tree["posterior"].to_dataset()
     if model.test_labels is None:
         raise BayesattnError(
@@ -265,7 +278,7 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
         for values in zip(*moments, strict=True)
     )
     unknown = np.full(labels.shape, np.nan)
-    found = PosteriorPrediction(
+    return PosteriorPrediction(
         mean=np.asarray(mean),
         variance=unknown,
         error=unknown,
@@ -274,7 +287,6 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
         draws=None,
         output_names=model.output_names,
     )
-    return found.scores(labels)
 
 
 def _mean_and_probabilities(

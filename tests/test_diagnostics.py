@@ -110,7 +110,7 @@ def test_draws_with_rhat_between_the_old_limit_and_the_new_decide_nothing():
         "R-hat of U is 1.0300, expected at most 1.02: chains differ; draw longer"
     ]
     assert doubts_about("U", 4, np.array([1.0]), np.array([399.0])) == [
-        "the effective sample size of U is 399, expected at least 400: draw more"
+        "the effective sample size of U is 399, expected at least 400: draw more, about 1.1 times as many"
     ]
 
 

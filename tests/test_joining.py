@@ -22,6 +22,7 @@ from bayesattn.joining import concat
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.draws import has_repeats, order_parameters_of
 from bayesattn.models.stored_model import ATTRIBUTE, ModelRecord, described
+from bayesattn.prediction import score
 from tests.zoo import LIGHT, QUICK
 from tests.zoo import model as zoo_model
 
@@ -407,6 +408,30 @@ def test_names_of_classes_and_heads_are_those_that_draws_know():
     one = zoo_model("two").replace(head_names=[["copies", "induction"]])
     tree.attrs[ATTRIBUTE] = json.dumps(described(one))
     assert names_of(tree) == Names([["copies", "induction"]])
+
+
+def test_two_classes_keep_their_names_and_figures_count_as_scores_do():
+    one = zoo_model("one")
+    labels, test_labels = (np.resize([1.0, -1.0, 1.0], len(each)) for each in (one.labels, one.test_path_inputs))
+    made = one.replace(labels=labels, test_labels=test_labels, output_names=("ant", "cat"))
+    assert f"ant (-1, {np.sum(labels < 0)}), cat (+1, {np.sum(labels > 0)})" in repr(made)
+    assert (made.row_names, "output" in axis_names(made)) == (one.row_names, False)
+    # A tenth of the draws is so far on the other side that the means are there, but the labels are not likely there.
+    outputs = np.where(np.arange(60) % 10 == 0, -20.0, 1.0)[None, :, None] * np.tile(test_labels, (2, 1, 1))
+    tree = arviz_base.from_dict({"posterior": {"prediction": outputs}} | data_groups(made), dims=axes(made))
+    tree.attrs[ATTRIBUTE] = json.dumps(described(made))
+    found = score(tree)
+    assert (found.accuracy, found.names) == (1.0, ("ant", "cat"))
+    by_label = plots.run_figure(tree, ["prediction"]).axes[1]
+    assert by_label.get_title() == "By label: 100.0 % are right"
+    held = [f"{name} ({np.sum(test_labels == sign)} examples)" for name, sign in (("ant", -1), ("cat", 1))]
+    assert [text.get_text() for text in by_label.get_legend().get_texts()] == held
+    for names, changes, message in (
+        (("ant", "cat"), {"labels": labels / 2}, r"labels must be \+1 or -1 to be classes, got 0.5"),
+        (("a", "b", "c"), {}, "output_names must name one output, or its classes -1 and \\+1, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            one.replace(**{"labels": labels, "output_names": names} | changes)
 
 
 def test_folders_are_opened_in_a_process_that_has_opened_none(run, tmp_path):

@@ -56,7 +56,7 @@ def posterior(paths=2, tests=30, chains=4, count=200):
     return xr.DataTree.from_dict(groups)
 
 
-def validation(width=10, paths=2, tested=True, aligned=20):
+def validation(width=10, paths=2, tested=True, aligned=20, verdict="holds"):
     """What figures ask of a validation, with the numbers of no posterior."""
     rng, saddle = np.random.default_rng(width), np.diag(np.linspace(1, 2, paths))
     gain = Gain(0.1, 20, 10, 100, 0.01)
@@ -65,7 +65,9 @@ def validation(width=10, paths=2, tested=True, aligned=20):
     model = SimpleNamespace(name="model", temperature=0.1, labels=np.zeros(3), compressed=None)
     model.row_names = [f"{LONG} -> {path}" for path in range(paths)]
     model.replace = lambda **changes: SimpleNamespace(fingerprint=paths)
-    found = SimpleNamespace(model=model, width=width, saddle=saddle, error=np.full((paths, paths), 0.01))
+    found = SimpleNamespace(
+        model=model, width=width, saddle=saddle, error=np.full((paths, paths), 0.01), verdict=verdict
+    )
     found.corrected = found.order_parameter = saddle * (1 + 1 / width)
     found.accuracy = shares if tested else None
     found.alignment = Alignment(0.3, 0.01, 0.2, 0.2, *eigenvectors) if aligned else None
@@ -74,7 +76,9 @@ def validation(width=10, paths=2, tested=True, aligned=20):
 
 def test_one_model_is_drawn_and_accuracy_at_the_widths_that_have_test_labels():
     figure = plots.validation_figure([validation(10, tested=False), validation(100), validation(1000)])
-    assert "no accuracy" not in figure.get_suptitle()
+    assert figure.get_suptitle() == "model: theory and draws of the posterior, T = 0.1; the theory holds"
+    doubtful = [validation(10), validation(100, verdict="cannot tell")]
+    assert plots.validation_figure(doubtful).get_suptitle().endswith("; the draws cannot tell")
     np.testing.assert_array_equal(labelled(figure.findobj(Axes)[0], "theory, saddle").get_xdata(), [100, 1000])
     with pytest.raises(ValueError, match="must be of one model at several widths and temperatures, got models that"):
         plots.validation_figure([validation(10), validation(100, paths=3)])
@@ -235,7 +239,7 @@ def test_figures_show_what_the_draws_say():
     np.testing.assert_allclose(labelled(intervals, "median").get_xdata(), np.diag(medians))
     curve = labelled(drawn("prediction", draws).axes[0], "mean predictor").get_ydata()
     np.testing.assert_allclose(curve, np.sort(predictions.mean((0, 1))))
-    assert "100.0 % have its sign" in drawn("prediction", draws).axes[1].get_title()
+    assert "100.0 % are right" in drawn("prediction", draws).axes[1].get_title()
     lines = drawn("trace", draws).axes[0].lines
     np.testing.assert_array_equal(lines[1].get_ydata(), draws["sample_stats"]["lp"].values[1])
 

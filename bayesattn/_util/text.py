@@ -80,6 +80,14 @@ def rounded(value: float, error: float, sign: str = "") -> str:
     return f"{round(value, places) + 0.0:{sign}.{max(0, places)}f}"  # No -0.
 
 
+def draw_more(times: float) -> str:
+    """Advice to draw more, with how many times as many draws would do, if known."""
+    if not math.isfinite(times):
+        return "draw more"
+    few = times < 10  # Then to one decimal, rounded up.
+    return f"draw more, about {math.ceil(10 * times) / 10 if few else math.ceil(times):g} times as many"
+
+
 def _power(number: float) -> int:
     """Power of ten of a positive number rounded to two significant digits: 0 for 9.94, 1 for 9.96."""
     return int(f"{number:.1e}".partition("e")[2]) if number else 0

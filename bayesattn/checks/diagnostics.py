@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from bayesattn._util.files import finite
 from bayesattn._util.plain_values import PlainDict
-from bayesattn._util.text import Described, with_error
+from bayesattn._util.text import Described, draw_more, with_error
 from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_right
 from bayesattn.checks.mixing import (
     FEWEST_CHAINS,
@@ -141,11 +141,14 @@ class Diagnostics(Described):
                 f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer or warm up longer{other}"
             )
         if self.ess < GOOD_ESS:
-            notes.append(f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {GOOD_ESS}: draw more")
+            notes.append(
+                f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {GOOD_ESS}:"
+                f" {draw_more(GOOD_ESS / self.ess)}"
+            )
         elif self.tail_ess < GOOD_ESS:
             notes.append(
                 f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {GOOD_ESS}:"
-                " draw more before you trust quantiles"
+                f" {draw_more(GOOD_ESS / self.tail_ess)}, before you trust quantiles"
             )
         notes += [*self.doubts_about_signs(), *doubts_about_trips(self.round_trips)]
         if self.pareto_k > MOST_PARETO_K:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from bayesattn._util.text import draw_more
 from bayesattn.samplers.stopping import doubts_about_trips
 
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
@@ -48,7 +49,9 @@ def doubts_about(
     enough = USABLE_ESS * chains
     if not (least := np.min(ess)) >= enough:  # Negated, so that NaN is a doubt.
         size = f"{least:.0f}" if np.isfinite(least) else "not defined"
-        doubts.append(f"the effective sample size of {name} is {size}, expected at least {enough}: draw more")
+        doubts.append(
+            f"the effective sample size of {name} is {size}, expected at least {enough}: {draw_more(enough / least)}"
+        )
     return doubts
 
 

@@ -7,6 +7,7 @@ difference is within a margin. This is a test of equivalence (Schuirmann 1987). 
 differences, because all must pass (Berger 1982). If a bound exceeds the margin, the draws *cannot tell*.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bayesattn._util.plain_values import PlainDict
-from bayesattn._util.text import Described, with_error
+from bayesattn._util.text import Described, draw_more, with_error
 from bayesattn.checks.accuracy import Accuracy
 from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.comparison import Compared, level_of_each, next_order
@@ -235,7 +236,9 @@ class Validation(Described):
         if lower_bound > self.margin and worst["allowance"] > worst["noise"]:
             left_out = f"to first order in 1/N the theory leaves out up to {percent(worst['allowance'])}"
             return [f"{text}: {left_out}; draw a wider network"]
-        return [f"{text}: draw more"]
+        room = self.margin - worst["difference"]
+        times = ((worst["bound"] - worst["difference"]) / room) ** 2 if room > 0 else math.inf
+        return [f"{text}: {draw_more(times)}"]
 
     def statement(self) -> str:
         """Verdict and sensitivity in one sentence."""

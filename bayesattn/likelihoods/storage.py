@@ -66,7 +66,8 @@ def require_gaussian(likelihood: Likelihood) -> None:
     if not likelihood.conjugate:
         raise BayesattnError(
             "likelihood must be bayesattn.Gaussian for the theory, the evidence and what is compared with them, got a model"
-            f" with {likelihood!r}: draw from it (sample, predict), or use replace(likelihood=bayesattn.Gaussian(T))"
+            f" with {likelihood!r}: draw from it (sample, predict, samplers.anneal for its evidence), or use"
+            " replace(likelihood=bayesattn.Gaussian(T))"
         )
 
 

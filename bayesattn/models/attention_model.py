@@ -64,7 +64,7 @@ class AttentionModel(NetworkPosterior):
         values_strength: share alpha of the activation: values are v + alpha (phi(v) - v), with v = V_l^h z / sqrt(N_l).
         watched: indices of the test sequences whose attention is kept with each draw.
         head_names: names of the heads of each layer.
-        output_names: names of several outputs.
+        output_names: names of several outputs, or of the classes -1 and +1 of one.
         name: name shown in tables.
         task: origin of the data, as a [task] of a model file; recorded only.
 

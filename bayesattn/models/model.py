@@ -266,7 +266,7 @@ class Model(NetworkPosterior):
             labels=labels[training],
             test_path_inputs=paths[test] if len(test) else None,
             test_labels=labels[test] if len(test) else None,
-            output_names=names if outputs > 1 else None,
+            output_names=names,
             architecture=arch,
             likelihood=likelihood,
             temperature=TEMPERATURE if temperature is None and likelihood is None else temperature,

@@ -1,7 +1,6 @@
 """Disks that fail, processes that die, and two at one place: at every write in turn, and nothing is lost."""
 
 import errno
-import itertools
 import shutil
 import signal
 import time
@@ -90,7 +89,7 @@ def test_a_write_that_fails_loses_nothing(model, tmp_path, name):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [*SOON, "weights", "nuts"])
 def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, name):
-    require_nothing_lost(name, model, tmp_path, lambda count: itertools.product(range(1, count + 1), ERRORS))
+    require_nothing_lost(name, model, tmp_path, lambda count: [(at, ERRORS[at % 2]) for at in range(1, count + 1)])
 
 
 # SIGKILL

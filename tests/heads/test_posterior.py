@@ -1,6 +1,8 @@
 """Which heads and paths matter over draws: against scores counted by hand, and the saddle point solved again."""
 
 import re
+from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import bayesattn as ba
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots import heads_figure
+from bayesattn.jobs.plots.questions import layer_map
 from bayesattn.jobs.tables import correlations_table
 from bayesattn.questions.heads.losses import Losses
 from bayesattn.questions.heads.path_combination import combining_width
@@ -71,6 +74,12 @@ def test_the_figure_has_the_priors_scores_and_the_evidence_lost(model, draws):
     names = [f"{layer}: {name}" for layer, name in (heads.names[at] for at in by_score)]
     assert [tick.get_text() for tick in panel.get_yticklabels()] == names
     assert figure.get_suptitle() == f"{model.name}, N = 8, T = 0.1"
+    by_layer = next(axes for axes in figure.axes if axes.get_title().startswith("Score"))
+    assert by_layer.get_xlabel() == "head of the layer, in order"
+    named = SimpleNamespace(names=[*product((5, 7), ("a", "b"))], scores=np.ones(4), sd=np.ones(4))
+    layer_map(by_layer, named)
+    assert by_layer.get_xlabel() == "head of the layer"
+    assert [tick.get_text() for tick in by_layer.get_xticklabels()] == ["a", "b"]
 
 
 def test_groups_and_paths_are_scored_like_heads(model, draws):

@@ -184,10 +184,12 @@ def layer_map(axes: Axes, heads: Heads) -> None:
     for row, layer in enumerate(rows):
         own = [at for at, of in enumerate(layers) if of == layer]
         means[row, : len(own)], deviations[row, : len(own)] = heads.scores[own], heads.sd[own]
-    columns = [str(1 + head) for head in range(means.shape[1])]
+    named = {tuple(of[1] for of in heads.names if of[0] == layer) for layer in rows}
+    same, numbers = len(named) == 1, range(1, 1 + means.shape[1])
+    columns = [str(each) for each in (next(iter(named)) if same else numbers)]
     image = heat_map(axes, means, [f"layer {layer}" for layer in rows], columns, 1.0, deviations)
     axes.figure.colorbar(image, ax=axes, shrink=0.8).ax.set_ylim(0, 1)
-    axes.set(xlabel="head of the layer, in order", title="Score, posterior mean ± sd")
+    axes.set(xlabel="head of the layer" + ("" if same else ", in order"), title="Score, posterior mean ± sd")
 
 
 def accuracy(axes: Axes, removal: Removal) -> None:

@@ -29,8 +29,9 @@ from bayesattn.jobs.plots.style import (
 from bayesattn.jobs.tables import MOST_PATHS
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
-from bayesattn.models.draws import Draws, opened
+from bayesattn.models.draws import Draws, opened, opened_with_network
 from bayesattn.models.stored_model import described_in, shown_temperature
+from bayesattn.prediction import stored_prediction
 from bayesattn.theory.predictor import are_classes
 
 KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
@@ -43,7 +44,7 @@ MOST_EXAMPLES_WITH_INTERVALS = 60
 
 
 class Names(NamedTuple):
-    """Names from the description of draws: the ways through each layer (one output), or the outputs (if several)."""
+    """Names from the description of draws: ways through each layer (of one output), and outputs or the classes -1 and +1."""
 
     heads: Sequence[Sequence[str]] | None = None
     outputs: Sequence[str] | None = None
@@ -95,9 +96,8 @@ def names_of(draws: xr.DataTree) -> Names:
     try:
         arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]
         outputs = names.get("output_names")
-        if arch.output_axes:
-            return Names(None, outputs if outputs and len(outputs) == arch.outputs else None)
-        return Names(arch.way_names(names["head_names"]))
+        outputs = outputs if outputs and len(outputs) == max(2, arch.outputs) else None
+        return Names(None if arch.output_axes else arch.way_names(names["head_names"]), outputs)
     except (AttributeError, KeyError, TypeError, ValueError):
         return Names()
 
@@ -221,7 +221,16 @@ def prediction(figure: FigureBase, draws: xr.DataTree) -> None:
     else:
         _all_together(panels[0], sampled)
     if labels is not None:
-        against_labels(panels[1], sampled.mean((0, 1)).ravel(), labels, outputs)
+        against_labels(panels[1], sampled.mean((0, 1)).ravel(), labels, outputs, _deciding(draws))
+
+
+def _deciding(draws: xr.DataTree) -> np.ndarray | None:
+    """What decides the class of test examples, as in `bayesattn.score`: probabilities, those of +1 from -1 to 1, if any."""
+    try:
+        found = stored_prediction(*opened_with_network(draws)).probabilities
+    except BayesattnError:  # As of draws without their model: then the mean of f decides.
+        return None
+    return found if found is None or found.ndim == 2 else 2 * found - 1
 
 
 def _by_output(axes: Axes, sampled: np.ndarray, outputs: Sequence[str] | None, labels: np.ndarray | None) -> None:
@@ -281,30 +290,40 @@ def _all_together(axes: Axes, sampled: np.ndarray) -> None:
     legend_below(axes, 3)
 
 
-def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Sequence[str] | None = None) -> None:
+def against_labels(
+    axes: Axes,
+    mean: np.ndarray,
+    labels: np.ndarray,
+    outputs: Sequence[str] | None = None,
+    deciding: np.ndarray | None = None,
+) -> None:
     """Draw the mean predictor against the test labels: a histogram for each of two classes, else a point per label.
 
-    With several outputs and labels of classes: for each class, how often each output is the greatest.
+    With several outputs and labels of classes: for each class, how often each output decides. It is that of the greatest
+    mean, or probability if these are `deciding`, whose sign decides between two classes.
     """
     colors, values = palette(), np.unique(labels)
+    decided = "mean prediction" if deciding is None else "probability"
+    deciding = mean if deciding is None else deciding
     if labels.ndim == 2 and are_classes(labels):
-        classes, taken = labels.argmax(1), mean.reshape(labels.shape).argmax(1)
+        classes, taken = labels.argmax(1), deciding.reshape(labels.shape).argmax(1)
         counts = np.zeros((labels.shape[1],) * 2)
         np.add.at(counts, (classes, taken), 1)
         shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
         names = outputs or [f"output {number + 1}" for number in range(labels.shape[1])]
         rows = [f"{short(name)} ({count:.0f})" for name, count in zip(names, counts.sum(1), strict=True)]
         heat_map(axes, shares, rows, names, 100.0)
-        right = 100 * share_right(mean, labels)
-        axes.set(xlabel="class of the greatest mean prediction", ylabel="class of the label (examples)")
+        right = 100 * share_right(deciding, labels)
+        axes.set(xlabel=f"class of the greatest {decided}", ylabel="class of the label (examples)")
         axes.set_title(f"By class, %: {right:.1f} % of all are right", fontsize=10)
     elif labels.ndim == 1 and len(values) <= 2:
         edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))
         for value, color in zip(values, (colors.orange, colors.blue), strict=False):
             some = mean[labels == value]
-            axes.hist(some, edges.tolist(), color=color, alpha=0.5, label=f"label {value:g} ({len(some)} examples)")
-        right = 100 * share_right(mean, labels)
-        title = f"By label: {right:.1f} % have its sign" if values[0] < 0 < values[-1] else "By label"
+            name = f"label {value:g}" if outputs is None else short(outputs[int(value > 0)])
+            axes.hist(some, edges.tolist(), color=color, alpha=0.5, label=f"{name} ({len(some)} examples)")
+        right = 100 * share_right(deciding, labels)
+        title = f"By label: {right:.1f} % are right" if values[0] < 0 < values[-1] else "By label"
         axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")
         axes.set(xlabel="mean predictor", ylabel="test examples", title=title)
         whole_numbers(axes.yaxis)

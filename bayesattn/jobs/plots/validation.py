@@ -17,6 +17,7 @@ from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import rounded, with_error
 from bayesattn.checks.alignment import Alignment, why_unaligned
 from bayesattn.checks.theory_predictions import size_of
+from bayesattn.checks.thresholds import CANNOT_TELL, LEVEL, overall
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
 from bayesattn.models.draws import Draws
@@ -60,6 +61,8 @@ def validation_figure(
         )
     temperatures = ", ".join(f"{t:g}" for t in dict.fromkeys(v.model.temperature for v in ordered))
     title, panels = f"{short(model.name)}: theory and draws of the posterior, T = {temperatures}", []
+    verdict = overall([v.verdict for v in ordered])
+    title += f"; {'the draws' if verdict == CANNOT_TELL else 'the theory'} {verdict}"
     if any(v.accuracy is not None for v in ordered):
         panels.append(partial(accuracy, validations=ordered, curve=curve or {}))
     else:
@@ -82,7 +85,6 @@ def validation_figure(
 
 def _validated(validations: Checked) -> list[Validation]:
     """Validations unchanged, and draws compared with the theory of their model."""
-    from bayesattn.checks.thresholds import LEVEL
     from bayesattn.checks.validate import validate
 
     several = [*validations] if isinstance(validations, list | tuple) else [validations]

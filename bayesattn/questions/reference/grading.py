@@ -13,7 +13,7 @@ from scipy import stats
 from bayesattn._util.checks import finite_array, positive, positive_integer
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described, cell
+from bayesattn._util.text import Described, cell, draw_more
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.thresholds import DRAWS_PER_FREEDOM, LEVEL, doubts_about
 from bayesattn.errors import BayesattnError
@@ -176,7 +176,7 @@ class Grade(Described):
             return f"right: no mean is off by more than {largest}, {shares} (level {self.level:.2g}; {ess})"
         return (
             f"cannot tell: a mean of {self.suspects[0]} off by {largest} is not excluded, but must be below"
-            f" {self.margin:g} ({ess}); draw more"
+            f" {self.margin:g} ({ess}); {draw_more((self.bounds.max() / self.margin) ** 2)}"
         )
 
     def squared_bias(self, draws: int | None = None) -> Float[np.ndarray, " quantity"]:
