@@ -94,7 +94,7 @@ def _one_hot(name: str, classes: Any, names: Classes | None = None) -> OneHot:
     if len(distinct) != len(known) or len(known) < 2:
         source = name if names is None else "names"
         advice = "; give names= if there are more" if source == "classes" else ""
-        raise BayesattnError(f"{source} must be of two or more, all different, got {shown(known)}{advice}")
+        raise BayesattnError(f"{source} must be of two or more classes, all different, got {shown(known)}{advice}")
     return OneHot(np.eye(len(known))[codes], checked_names("names", list(map(str, known))))
 
 
@@ -116,6 +116,23 @@ def labels_of(name: str, answers: Checked) -> tuple[np.ndarray, tuple[str, ...] 
     if len(found.names) == 2:
         return found.labels[:, 1] - found.labels[:, 0], found.names
     return found.labels, found.names
+
+
+def coded(name: str, labels: Any, names: Sequence[str] | None, outputs: int) -> Any:
+    """Labels as a network with some outputs has them, of the names of their classes; other labels as they are.
+
+    Raises ValueError for a class that is not among the names.
+    """
+    if names is None or len(names) != max(2, outputs):
+        return labels
+    if isinstance(labels, OneHot):
+        labels = np.array(labels.names)[labels.labels.argmax(1)]
+    array = np.asarray(readable(labels))
+    known_as_numbers = array.dtype.kind == "f" or (array.dtype.kind in "iu" and np.isin(array, (-1, 1)).all())
+    if array.shape[1:] not in ((), (1,)) or known_as_numbers or not array.ndim:
+        return labels
+    codes = _places(name, [str(each) for each in _plain_classes(name, labels)], names)
+    return 2.0 * codes - 1 if outputs == 1 else np.eye(outputs)[codes]
 
 
 def _places(name: str, classes: Sequence[str | int], known: Sequence[str | int]) -> np.ndarray:

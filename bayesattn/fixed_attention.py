@@ -236,8 +236,9 @@ def _hint(matrix: np.ndarray, mask: np.ndarray | None) -> str:
     if are_swapped(matrix, mask):
         return "; columns do: the axes of queries and keys are swapped"
     sums = matrix.sum(-1)
-    padded = mask is None and np.all((np.abs(sums - 1) < ROW_TOLERANCE) | (sums == 0))
-    return "; rows of zeros are padding, which mask= tells" if padded else ""
+    if mask is None and np.all((np.abs(sums - 1) < ROW_TOLERANCE) | (sums == 0)):
+        return "; rows of zeros are padding, which mask= tells"
+    return "; these look like logits, whose softmax over the last axis is attention" if np.any(matrix < 0) else ""
 
 
 def checked_matrices(
@@ -262,9 +263,11 @@ def checked_matrices(
                 raise BayesattnError(f"{name} must not attend to padding, got a weight of {lost:.2g} on it")
         deviations.append(np.abs(sums - 1).max())
         if deviations[layer] > tolerance:
+            place = tuple(map(int, np.unravel_index(np.argmax(np.abs(sums - 1)), sums.shape)[:-1]))
+            hints = _renormalise_hint(sums, renormalise) + _hint(matrix, mask)
             raise BayesattnError(
-                f"{name} must have rows (last axis, keys) that sum to 1, got a row off by"
-                f" {deviations[layer]:.2g}{_renormalise_hint(sums, renormalise)}{_hint(matrix, mask)}"
+                f"{name} must have rows (last axis, keys) that sum to 1, got a row at index"
+                f" {place} off by {deviations[layer]:.2g}{hints}"
             )
         checked.append(matrix if renormalise is None else matrix / sums)
     if renormalise is not None and max(deviations) > ROW_TOLERANCE:

@@ -5,6 +5,7 @@ parameterisation, so draws of U are sufficient. Only networks whose attention re
 nonlinear need draws of all weights.
 """
 
+import dataclasses
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
 from bayesattn.checks.mixing import heaviest_tail
 from bayesattn.class_scores import ClassAccuracy, ClassScores, class_accuracy, class_scores
+from bayesattn.classes import coded
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.energies import one_by_one
 from bayesattn.models.conditional import conditional_of, has_two_classes, new_inputs
@@ -69,7 +71,7 @@ class PosteriorPrediction(Described):
         draws: draws of f, shape (chain, draw, example), joint over all examples; None unless they were requested.
         output_names: names of the outputs, such as classes, or of the classes -1 and +1; None if they have none.
         label_probabilities: probability that a label, noise T included, is above 0, shape (example,), if `probabilities`
-            are of f above 0. Scores are of these.
+            are of f above 0; otherwise `probabilities`. Scores are of these.
     """
 
     mean: Float[np.ndarray, "*label"]
@@ -79,10 +81,12 @@ class PosteriorPrediction(Described):
     probabilities: Float[np.ndarray, "*label"] | None
     draws: Float[np.ndarray, "chain draw *label"] | None
     output_names: tuple[str, ...] | None = field(default=None, metadata={"static": True})
-    label_probabilities: Float[np.ndarray, " example"] | None = None
+    label_probabilities: Float[np.ndarray, "*label"] | None = None
 
     def scores(self, labels: ArrayLike) -> ClassScores | ClassAccuracy:
         """Scores of the probabilities of labels on the labels of the same examples: accuracy, log score, calibration.
+
+        Labels are as those of the model, or names of classes, if the model has their names.
 
         With several outputs and the Gaussian likelihood, only the accuracy of the class with the largest mean is
         available.
@@ -90,6 +94,8 @@ class PosteriorPrediction(Described):
         Raises ValueError if there are neither probabilities nor several outputs, or if the labels are not
         classes of this kind.
         """
+        outputs = 1 if self.mean.ndim == 1 else self.mean.shape[1]
+        labels = coded("labels", labels, self.output_names, outputs)
         if self.probabilities is None and self.mean.ndim == 2:
             return class_accuracy(self.mean, labels, self.output_names)
         if self.probabilities is None:
@@ -110,9 +116,11 @@ class PosteriorPrediction(Described):
         )
         if self.probabilities is not None:
             two = len(named := self.output_names or ()) == 2
-            what = "of classes" if self.probabilities.ndim == 2 else f"of {named[1] if two else '+1'}"
-            if self.label_probabilities is not None:
-                what = f"that f is above 0; {_range(self.label_probabilities)} that a label with its noise is"
+            one = named[1] if two else "+1"
+            what = "of classes" if self.probabilities.ndim == 2 else f"of {one}"
+            of_labels = self.label_probabilities
+            if of_labels is not None and not np.array_equal(self.probabilities, of_labels):
+                what = f"that f is above 0; {_range(of_labels)} that a label with its noise is {one}"
             rows["probability"] = f"{_range(self.probabilities)}, {what}"
         if self.draws is not None:
             rows["draws"] = f"{self.draws.shape[1]} of each of {self.draws.shape[0]} chains"
@@ -208,7 +216,9 @@ def predict(
             stacklevel=3,
         )
     axis = -blocks[0].mean.ndim
-    return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
+    joined = jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
+    own = joined.label_probabilities
+    return dataclasses.replace(joined, label_probabilities=joined.probabilities if own is None else own)
 
 
 @jax.jit
@@ -286,6 +296,7 @@ def stored_prediction(model: NetworkPosterior, tree: "xr.DataTree") -> Posterior
         probabilities=probabilities,
         draws=None,
         output_names=model.output_names,
+        label_probabilities=probabilities,
     )
 
 

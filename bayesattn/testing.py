@@ -1,8 +1,11 @@
 """Assertions for test suites of samplers."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from bayesattn._util.checks import suggestion
+from bayesattn.errors import BayesattnError
 from bayesattn.questions.reference.checking import SamplerCheck, check
 from bayesattn.questions.reference.grading import RIGHT
 
@@ -24,6 +27,9 @@ def assert_right(
         The check, which says what it excludes: `print(assert_right(NUTS))`.
     """
     __tracebackhide__ = True
+    known = [*inspect.signature(check).parameters][2:]
+    if unknown := next((name for name in settings if name not in known), None):
+        raise BayesattnError(f"arguments must be {', '.join(known)}, got {unknown}{suggestion(unknown, known)}")
     found = check(kernel, names, level=level, seed=seed, **settings)
     if found.verdict == RIGHT:
         return found

@@ -395,7 +395,7 @@ samplers that did not mix on the others. A right sampler is called biased with a
 the smallest first part of the draws of all chains that is found biased, and its share of the time. Steps and lengths
 are set by hand so that the mended version mixes.
 
-**Found: {found} of {real}.** Called biased of the mended versions: {still}.
+**Found: {found} of {real}.** Called biased of the mended versions, on the reference of their row: {still}.
 
 ![Distance from the truth, with the fault and without](caught.png)
 

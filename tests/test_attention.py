@@ -133,14 +133,16 @@ def test_rows_in_half_precision_are_divided_by_their_sums_on_request(padded, dty
     sums = [np.where(mask[:, None], matrix.astype(float).sum(-1), 1.0) for matrix in rounded]
     off = max(np.abs(total - 1).max() for total in sums)
     assert least < off < most
-    with pytest.raises(ValueError, match=r"that sum to 1, got a row off by .*; renormalise=\S+ divides rows") as raised:
+    with pytest.raises(
+        ValueError, match=r"sum to 1, got a row at .* off by .*; renormalise=\S+ divides rows"
+    ) as raised:
         ba.attention.paths_from_matrices(inputs, rounded, mask=mask)
     named = float(str(raised.value).partition("renormalise=")[2].split()[0])
     with pytest.warns(UserWarning, match=f"divided by their sums, which were off 1 by up to {off:.2g}, in layer [12]$"):
         found = ba.attention.paths_from_matrices(inputs, rounded, mask=mask, renormalise=max(named, off))
     by_hand = [matrix.astype(float) / total[..., None] for matrix, total in zip(rounded, sums, strict=True)]
     assert relative_error(found, ba.attention.paths_from_matrices(inputs, by_hand, mask=mask)) < 1e-12
-    with pytest.raises(ValueError, match=f"got a row off by .*, more than renormalise, {off / 10:g}$"):
+    with pytest.raises(ValueError, match=f"got a row at .* off by .*, more than renormalise, {off / 10:g}$"):
         ba.attention.paths_from_matrices(inputs, rounded, mask=mask, renormalise=off / 10)
 
 
@@ -179,7 +181,8 @@ BAD_PATHS = [
     ({"causal": "no"}, "causal must be true or false, got 'no'"),
 ]
 BAD_MATRICES = [
-    ({"matrices": [np.ones((2, 1, 3, 3))]}, r"rows .* that sum to 1, got a row off by 2$"),
+    ({"matrices": [-np.ones((2, 1, 3, 3))]}, "off by 4; these look like logits, whose softmax .* is attention"),
+    ({"matrices": [np.ones((2, 1, 3, 3))]}, r"rows .* that sum to 1, got a row at index \(0, 0, 0\) off by 2$"),
     ({"matrices": [np.ones((2, 1, 3, 2))]}, r"matrices\[0\] must have shape"),
     ({"inputs": "abc", "matrices": [GOOD]}, "inputs must be an array of real numbers"),
     ({"mask": PADDED}, r"matrices\[0\] must not attend to padding, got a weight of 0.33"),

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 from blackjax.mcmc import barker
 
@@ -70,8 +71,10 @@ def test_a_wrong_temperature_and_a_large_step_are_found_by_ranks(model, simulati
 
 
 def test_a_large_step_without_metropolis_correction_is_found_by_the_joint_test(model):
-    assert calibration.joint_test(model, **LARGE_STEP | {"sampler": "barker"}).holds
-    assert not calibration.joint_test(model, **LARGE_STEP).holds
+    right, wrong = (calibration.joint_test(model, **LARGE_STEP | each) for each in ({"sampler": "barker"}, {}))
+    assert (right.holds, wrong.holds) == (True, False)
+    assert repr(right).startswith("JointTest: holds")
+    assert repr(wrong).startswith("JointTest: does NOT hold")
 
 
 @pytest.mark.heavy
@@ -157,6 +160,10 @@ def test_bad_input_is_named(narrow):
         (
             lambda: calibration.joint_test(model, iterations=0),
             "^iterations must be a whole number of at least 1, got 0",
+        ),
+        (
+            lambda: calibration.joint_test(model, sampler=numpyro.infer.SA),
+            r"sampler must have a step size, .* got numpyro.infer.sa.SA: use calibration.calibrate",
         ),
         (lambda: calibration.joint_test(model, chains=1), "^chains must be a whole number of at least 100, got 1"),
     ):

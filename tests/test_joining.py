@@ -22,7 +22,7 @@ from bayesattn.joining import concat
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.draws import has_repeats, order_parameters_of
 from bayesattn.models.stored_model import ATTRIBUTE, ModelRecord, described
-from bayesattn.prediction import score
+from bayesattn.prediction import score, stored_prediction
 from tests.zoo import LIGHT, QUICK
 from tests.zoo import model as zoo_model
 
@@ -422,6 +422,11 @@ def test_two_classes_keep_their_names_and_figures_count_as_scores_do():
     tree.attrs[ATTRIBUTE] = json.dumps(described(made))
     found = score(tree)
     assert (found.accuracy, found.names) == (1.0, ("ant", "cat"))
+    as_names = np.where(test_labels > 0, "cat", "ant")
+    for labels_by_name in (as_names, list(as_names), ba.one_hot(as_names, names=("cat", "ant"))):
+        assert repr(stored_prediction(made, tree).scores(labels_by_name)) == repr(found)
+    with pytest.raises(ValueError, match=r"labels\[0\] must be one of \('ant', 'cat'\), got 'cow'"):
+        stored_prediction(made, tree).scores(["cow", "ant", "cat"])
     by_label = plots.run_figure(tree, ["prediction"]).axes[1]
     assert by_label.get_title() == "By label: 100.0 % are right"
     held = [f"{name} ({np.sum(test_labels == sign)} examples)" for name, sign in (("ant", -1), ("cat", 1))]

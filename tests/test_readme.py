@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.checks.thresholds import VERDICTS
 from bayesattn.jobs.sweep.plan import SweepTable
 from bayesattn.prediction import score
 from bayesattn.questions import exchangeable
@@ -54,7 +53,7 @@ def executed(block, names, whole=False):
     block = re.sub(r'("hidden_markov", width=\d+)\)', rf"\1, task={SMALL})", block)
     shorter = block.replace("chains=4", "chains=2")
     shorter = re.sub(r'(ba\.sample\(model(?:, "\w+")?)\)', r"\1, chains=2, warmup=1, draws=1)", shorter)
-    shorter = re.sub(r"\b(draws|warmup|num_samples|num_warmup|num_steps)=\d+", r"\1=50", shorter)
+    shorter = re.sub(r"\b(draws|warmup|num_samples|num_warmup|num_steps)=[\d_]+", r"\1=50", shorter)
     exec(compile(block if whole else shorter, "block", "exec"), names)
 
 
@@ -113,8 +112,7 @@ def test_readme(names, command):
                     assert not status or ("validate" in line and "Does " in out and status in (1, 2)), (line, err)
             case _:
                 assert language == "text"
-    assert names["result"].verdict in VERDICTS
-    assert names["new"].mean.shape == names["result"].model.test_labels.shape
+    assert len(names["new"].label_probabilities) == len(names["new"].mean)
     assert names["saddle"].order_parameter.shape == (4, 4)
     assert score(names["draws"]).accuracy > 0.85  # Read at the last token they have 0.75.
     assert names["heads"].summary().shape[0] == 12

@@ -247,6 +247,13 @@ class Model(NetworkPosterior):
         layers = [matrices] if len(getattr(matrices, "shape", ())) == 4 else matrices
         inputs, tokens = fixed_attention.checked_tokens("x", x, mask)
         sequences, length, _ = inputs.shape
+        several: Any = layers
+        first = np.shape(several[0]) if isinstance(several, list | tuple) and several else ()
+        if len(first) == 4 and (first[0], first[3]) != (sequences, length):
+            raise BayesattnError(
+                "x, of shape (sequences, tokens, features), must have the sequences and tokens of matrices, of shape"
+                f" (sequences, heads, query, key), got {inputs.shape} and {first}"
+            )
         attention = fixed_attention.checked_matrices(layers, sequences, length, tokens, renormalise)
         heads = tuple(each.shape[1] for each in attention)
         labels, names = labels_of("y", y)

@@ -39,9 +39,11 @@ class LogDensity(Described):
     def function(self, vector: Float[Array, " coordinate"]) -> Float[Array, ""]:
         """Log density at a vector; JAX can trace, differentiate and vectorise it.
 
-        Raises ValueError where jax_enable_x64 is off.
+        Raises ValueError for a vector of another shape, and where jax_enable_x64 is off.
         """
         require_float64()
+        if (shape := np.shape(vector)) != (self.size,):
+            raise BayesattnError(f"vector must have shape ({self.size},), got {shape}")
         return self.posterior.log_density(self.sites(vector))
 
     @property

@@ -21,6 +21,7 @@ from bayesattn._util.checks import positive_integer
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described
 from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, ranks_among, uniform_probability
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model, parameterisation_of
@@ -31,6 +32,7 @@ from bayesattn.models.queries_keys import invariants, names_of_invariants
 from bayesattn.models.tokens import TokenDataset
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
 from bayesattn.samplers.blocks import Plan, of_each, plan
+from bayesattn.samplers.options import option_names
 from bayesattn.samplers.program import Program, kernel, options_for
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
@@ -60,8 +62,8 @@ class Simulations(NamedTuple):
     quantities: Float[np.ndarray, "simulation quantity"]
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration(Described):
     """Ranks of each quantity among its posterior draws, and the p-value of their uniformity.
 
     `effective` is the effective share of the ranked draws, 1 if thinning made them independent. `level` is the probability
@@ -90,9 +92,17 @@ class Calibration:
             return True
         return False if np.any(failed & (self.effective >= INDEPENDENT_SHARE)) else None
 
+    def _described(self) -> tuple[str, dict[str, str]]:
+        worst = int(np.argmin(self.p_values))
+        return f"Calibration: {VERDICTS[self.holds]}", {
+            "simulations": f"{len(self.ranks)}, ranks among {self.draws} draws",
+            "independence": f"effective share of the ranked draws {self.effective.min():.2f} at least",
+            "least p": f"{self.p_values[worst]:.2g} of {self.names[worst]}; holds above {self.threshold:.2g}",
+        }
 
-@dataclass(frozen=True, eq=False)
-class JointTest:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JointTest(Described):
     """Change of location and spread of functions of parameters and labels by transitions, in standard errors."""
 
     names: list[str]
@@ -108,6 +118,11 @@ class JointTest:
     def threshold(self) -> float:
         """Largest absolute z-score with which the test holds."""
         return float(stats.norm.isf(self.level / 2 / len(self.names)))
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        worst = int(np.argmax(np.abs(self.z_scores)))
+        largest = f"{self.z_scores[worst]:+.2f} of {self.names[worst]}; holds up to {self.threshold:.2f}"
+        return f"JointTest: {'holds' if self.holds else 'does NOT hold'}", {"largest z": largest}
 
 
 @with_own_settings
@@ -236,7 +251,7 @@ def joint_test(
         settings: settings of `bayesattn.samplers.Job`; by default the sampler is "nuts".
 
     Raises:
-        ValueError: invalid settings, a sampler with replicas.
+        ValueError: invalid settings, a sampler with replicas or without a step size to be tuned.
     """
     # With fewer, no sampler could fail.
     positive_integer("chains", chains, FEWEST_CHAINS)
@@ -302,6 +317,11 @@ def joint_test(
 def _tuned_options(ready: Plan, job: Job, warmup: int, key: Array) -> PlainDict:
     """Options of the sampler without adaptation, with the step size of the job or, by default, that of warm-up."""
     options = options_for(job.kernel, ready.posterior, job.options)
+    if not {"step_size", "adapt_step_size", "adapt_mass_matrix"} <= {*option_names(job.kernel)}:
+        raise BayesattnError(
+            "sampler must have a step size, as those of bayesattn and NumPyro's HMC have, which the joint test fixes,"
+            f" got {job.sampler_name}: use calibration.calibrate instead"
+        )
     if options.get("adapt_step_size", True) or "step_size" not in options:
         state = ready.program.start(key, ready.posterior)
         while (left := warmup - int(state.i)) > 0:

@@ -114,12 +114,19 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
     """Warn if the first `count` draws of each chain disagree between chains, or hold few effective draws.
 
     Judged are entries of U (or of the latent), predictions, readouts and numbers with priors, at most 50 of each.
-    `bayesattn.diagnose` says more, and has stricter thresholds.
+    `bayesattn.diagnose` says more, and has stricter thresholds. Fewer than `DRAWS_AT_FIRST_CHECK` draws are not
+    judged, which is said too.
     """
     import arviz_stats
     import xarray as xr
 
     if count < DRAWS_AT_FIRST_CHECK:
+        if count >= FEWEST_DRAWS_FOR_ESS:  # Of fewer no error is known.
+            warnings.warn(
+                f"{count} draws of each chain are too few to show whether chains have mixed, so means and errors of these"
+                f" draws are not to be trusted; draw {DRAWS_AT_FIRST_CHECK} or more",
+                stacklevel=4,
+            )
         return
     judged = [entries(posterior, count)] if set(CENTRAL) & posterior.keys() else []
     numbers = [name for name, values in posterior.items() if values.ndim == 2]  # Of a likelihood, one for each draw.

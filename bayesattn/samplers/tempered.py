@@ -5,6 +5,7 @@ them in thousands of gradients, in any coordinates. Replicas at lower powers do,
 At power 0, each transition draws from the prior, exactly, if the program allows it.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
@@ -23,7 +24,8 @@ from numpyro.infer import MCMC, init_to_sample
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn, initialize_model
 
-from bayesattn._util.checks import positive, positive_integer
+from bayesattn._util.checks import positive, positive_integer, shown
+from bayesattn._util.random import first_key
 from bayesattn.errors import BayesattnError
 from bayesattn.models.interface import TEMPERED_FIELDS
 from bayesattn.samplers.exchanges import PerReplica, at_prior, each_of, exchanges, trajectory
@@ -55,6 +57,8 @@ WINDOWS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 3 / 8)
 Powers and metrics are updated at the end of each window; in the rest of warm-up only step sizes are adapted.
 """
 SHORTEST_WINDOW = 10
+DRAWS_LOOKED_AT = 100
+"""Number of draws of a reference at which a log density is looked at."""
 LEAST_POWER = 1e-3
 """Second lowest power of the first ladder."""
 
@@ -145,8 +149,15 @@ class Tempered(MCMCKernel):
                 proportional to reference^(1 - b) exp(log_density)^b, and the evidence is the integral of exp(log_density).
             options: as for the class.
 
-        Draws are those of the site "position".
+        Draws are those of the site "position". Where the log density is NaN, the density counts as 0.
+
+        Raises:
+            ValueError: `reference` is no distribution; `log_density` returns no single number, or is not finite at any of
+                `DRAWS_LOOKED_AT` draws of the reference.
+
+        Warns if the log density is NaN at some of these draws.
         """
+        _require_density(log_density, reference)
 
         def program() -> None:
             position = numpyro.sample("position", reference)
@@ -333,3 +344,28 @@ def checked_replicas(name: str, value: object) -> int | str:
 def _is_one(key: Array) -> bool:
     """Whether an array of keys is one key, of either of JAX's two forms."""
     return key.ndim == (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1)
+
+
+def _require_density(log_density: Callable, reference: Any) -> None:
+    """Check a log density at draws of its reference, as `Tempered.of_density` says."""
+    if not isinstance(reference, dist.Distribution):
+        raise BayesattnError(f"reference must be a NumPyro distribution, got {shown(reference)}")
+    if (
+        shape := getattr(jax.eval_shape(log_density, jax.ShapeDtypeStruct(reference.shape(), float)), "shape", None)
+    ) != ():
+        raise BayesattnError(
+            f"log_density must return a single number, a JAX array of shape (), got one of shape {shape}"
+        )
+    draw = jax.jit(lambda key: jax.lax.map(log_density, reference.sample(key, (DRAWS_LOOKED_AT,))))
+    values = np.asarray(draw(first_key(0)))
+    undefined = int(np.isnan(values).sum())
+    if not np.isfinite(values).any():
+        raise BayesattnError(
+            f"log_density must be finite where reference has draws, got {undefined} NaN and"
+            f" {len(values) - undefined} infinite values at {len(values)} draws"
+        )
+    if undefined:
+        warnings.warn(
+            f"log_density is NaN at {undefined} of {len(values)} draws of reference: the density counts as 0 there",
+            stacklevel=3,
+        )

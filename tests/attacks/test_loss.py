@@ -153,6 +153,7 @@ DAMAGE = {
         described(format=3),
         "store format 4, got format 3, written by bayesattn .*: open it with that version, or draw it again",
     ),
+    "saved from memory": (described(format=None), "got saved draws of memory: use xarray.open_datatree"),
     "without sampler": (described(sampler=None), OTHERWISE),
 }
 OF_THE_MODEL = {

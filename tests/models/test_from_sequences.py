@@ -76,12 +76,13 @@ def test_classes_are_found(kind):
 
 
 SHARES = "test_share must be a share, or a list of different whole numbers from 0 to 9"
-SWAPPED = "got a row off by .*; columns do: the axes of queries and keys are swapped"
+SWAPPED = "got a row at .* off by .*; columns do: the axes of queries and keys are swapped"
 REFUSED = [
     ({"y": Y[:5]}, "y must have an answer for each of 10 sequences, got 5"),
     ({"y": None}, "y must be whole numbers or strings, one for each example, got None"),
-    ({"y": ["a"] * EXAMPLES}, r"y must be of two or more, all different, got \['a'\]$"),
+    ({"y": ["a"] * EXAMPLES}, r"y must be of two or more classes, all different, got \['a'\]$"),
     ({"y": np.full(EXAMPLES, np.nan)}, r"y must be finite, got nan at index \(0,\)"),
+    ({"x": np.swapaxes(X, 1, 2)}, r"x, of shape .*, got \(10, 2, 3\) and \(10, 2, 3, 3\)"),
     ({"matrices": ONE[0]}, "matrices must be a list of one array per layer"),
     ({"x": X[0]}, "x must have shape"),
     ({"readout": "all"}, "readout must be one of 'last', 'first', 'mean', got 'all'"),
@@ -95,7 +96,7 @@ REFUSED = [
     ({"matrices": np.swapaxes(PADDED, 2, 3), "mask": MASK}, SWAPPED),
     (
         {"matrices": TWO * (np.arange(3) < 2)[:, None]},
-        "got a row off by 1; rows of zeros are padding, which mask= tells",
+        "got a row at .* off by 1; rows of zeros are padding, which mask= tells",
     ),
     ({"widths": (4, 4)}, "widths"),
 ]

@@ -140,6 +140,10 @@ def test_sites_of_another_model_and_single_precision_are_refused():
     for use in (lambda: density.function(vector), numpyro.handlers.seed(program, 0)):
         with jax.enable_x64(False), pytest.raises(BayesattnError, match="jax_enable_x64 must be on"):
             use()
+    with pytest.raises(
+        BayesattnError, match=rf"vector must have shape \({density.size},\), got \({density.size - 1},\)"
+    ):
+        density.function(vector[1:])
 
 
 def test_draws_are_awaited_before_another_program_runs(monkeypatch):

@@ -41,6 +41,8 @@ def test_what_cannot_tell_fails_too():
 
     with pytest.raises(AssertionError, match=r"not shown to be right \(cannot tell\).*\n.*no chain ever moves"):
         assert_right(stuck, "two_heads", draws=500)
+    with pytest.raises(ValueError, match=r"arguments must be .*, got drawz; did you mean 'draws'\?"):
+        assert_right(stuck, drawz=500)
 
 
 def test_any_of_several_references_decides(monkeypatch):
@@ -140,7 +142,7 @@ DRAWS = r"kernel must return a NumPyro kernel, .* draws of shape \(chain, draw, 
 REFUSED = [
     (max, {}, NOT_A_KERNEL),
     (3, {}, NOT_A_KERNEL + ".*, got 3"),
-    (lambda x: x, {}, NOT_A_KERNEL + ".*, got a function of x"),
+    (lambda x: x, {}, NOT_A_KERNEL + ".*, got a function of x; an algorithm of BlackJAX is built in one"),
     (lambda program: NUTS(lambda: None), {}, BUILT_FOR + "another program"),
     (lambda starts: NUTS(potential_fn=jnp.sum), {}, BUILT_FOR + "potential_fn"),
     (NUTS(potential_fn=jnp.sum), {}, "sampler must be built for a program, .*, got one of potential_fn"),

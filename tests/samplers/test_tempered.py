@@ -301,6 +301,23 @@ def test_a_pilot_counts_while_the_data_are_the_same(monkeypatch):
     assert kernel.replicas == "auto"
 
 
+def test_a_density_that_is_no_number_is_refused_and_where_it_is_nan_is_told():
+    wide = modes_apart(2)[1]
+    for density, reference, message in (
+        (lambda x: -(x**2) / 2, wide, r"log_density must return a single number, .* got one of shape \(2,\)"),
+        (
+            lambda x: jnp.nan * x[0],
+            wide,
+            "log_density must be finite where .* 100 NaN and 0 infinite values at 100 draws",
+        ),
+        (jnp.sum, 3, "reference must be a NumPyro distribution, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Tempered.of_density(density, reference)
+    with pytest.warns(UserWarning, match="log_density is NaN at [45][0-9] of 100 draws of reference"):
+        Tempered.of_density(lambda x: jnp.log(x[0]), wide)
+
+
 @pytest.mark.parametrize("probability", [0, 1.0])
 def test_a_target_acceptance_outside_of_0_and_1_is_refused(probability):
     for kernel, of in ((Tempered, {"program": conjugate}), (Mala, {"potential_fn": jnp.sum})):

@@ -129,7 +129,7 @@ def _print(
         {"head": name}
         | _score(found, at)
         | {"prior": f"{found.prior[at]:.2f}", "P(least)": f"{found.probability_least[at]:.2f}"}
-        | {f"P({least} least)": f"{among[at]:.2f}"}
+        | ({f"P({least} least)": f"{among[at]:.2f}"} if 1 < least < len(names) else {})
         for at, name in enumerate(names)
     ]
     temperature = UNKNOWN if case.temperature is None else shown_prior(case.temperature)

@@ -318,6 +318,8 @@ def against_labels(
         axes.set_title(f"By class, %: {right:.1f} % of all are right", fontsize=10)
     elif labels.ndim == 1 and len(values) <= 2:
         edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))
+        width = edges[1] - edges[0]  # An edge at 0, where the class changes.
+        edges = width * np.arange(np.floor(edges[0] / width), np.ceil(edges[-1] / width) + 1)
         for value, color in zip(values, (colors.orange, colors.blue), strict=False):
             some = mean[labels == value]
             name = f"label {value:g}" if outputs is None else short(outputs[int(value > 0)])

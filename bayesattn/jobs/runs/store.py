@@ -105,9 +105,13 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata]:
         raise RunError(
             f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
         ) from None
-    if about.get("format") != FORMAT:
+    if "format" not in about:
         raise RunError(
-            f"{path} must be a run of store format {FORMAT}, got format {about.get('format')}, written by bayesattn"
+            f"{path} must be a run that `bayesattn sample` made, got saved draws of memory: use xarray.open_datatree"
+        )
+    if about["format"] != FORMAT:
+        raise RunError(
+            f"{path} must be a run of store format {FORMAT}, got format {about['format']}, written by bayesattn"
             f" {maker}: open it with that version, or draw it again with overwrite=True (--overwrite)"
         )
     try:

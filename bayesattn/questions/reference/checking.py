@@ -159,7 +159,10 @@ def _asked(kernel: Checked) -> tuple[str, ...] | None:
     given = tuple(each.name for each in parameters if each.name in ARGUMENTS and each.kind in by_name)
     needed = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
     if not given or not {*needed} <= {*given}:
-        raise BayesattnError(f"kernel must be {advice}, got a function of {', '.join(needed) or 'none of them'}")
+        raise BayesattnError(
+            f"kernel must be {advice}, got a function of {', '.join(needed) or 'none of them'}; an algorithm of BlackJAX is"
+            " built in one: lambda log_density: blackjax.nuts(log_density, ..)"
+        )
     return given
 
 
