@@ -127,9 +127,13 @@ def coded(name: str, labels: Any, names: Sequence[str] | None, outputs: int) -> 
         return labels
     if isinstance(labels, OneHot):
         labels = np.array(labels.names)[labels.labels.argmax(1)]
-    array = np.asarray(readable(labels))
-    known_as_numbers = array.dtype.kind == "f" or (array.dtype.kind in "iu" and np.isin(array, (-1, 1)).all())
-    if array.shape[1:] not in ((), (1,)) or known_as_numbers or not array.ndim:
+    content = readable(labels)
+    array = np.asarray(content if hasattr(content, "shape") else np.array(content, object))
+    if array.shape[1:] not in ((), (1,)) or not array.ndim:
+        return labels
+    plain = [_plain_class(each) for each in array.ravel()]
+    numbers = not any(isinstance(each, str | bool) for each in plain)
+    if numbers and not {*map(str, plain)} <= {*names}:
         return labels
     codes = _places(name, [str(each) for each in _plain_classes(name, labels)], names)
     return 2.0 * codes - 1 if outputs == 1 else np.eye(outputs)[codes]

@@ -37,6 +37,8 @@ EVERY_POSITION = "all"
 NONLINEARITIES = ("softmax", "hardmax")
 BATCH_BYTES = 2**26
 """Approximate memory of the attention matrices that are formed at a time; it sets the number of examples in a batch."""
+NOT_A_SHARE = 0.1
+"""Distance from [0, 1] at which an entry of attention looks like a logit."""
 ROW_TOLERANCE = 1e-5
 """Largest deviation of the sums of rows from 1, and of weights on padding from 0."""
 TIE_ROUNDING = 4.0
@@ -238,7 +240,8 @@ def _hint(matrix: np.ndarray, mask: np.ndarray | None) -> str:
     sums = matrix.sum(-1)
     if mask is None and np.all((np.abs(sums - 1) < ROW_TOLERANCE) | (sums == 0)):
         return "; rows of zeros are padding, which mask= tells"
-    return "; these look like logits, whose softmax over the last axis is attention" if np.any(matrix < 0) else ""
+    shares = np.all((matrix > -NOT_A_SHARE) & (matrix < 1 + NOT_A_SHARE))
+    return "" if shares else "; these look like logits, whose softmax over the last axis is attention"
 
 
 def checked_matrices(

@@ -5,7 +5,6 @@ parameterisation, so draws of U are sufficient. Only networks whose attention re
 nonlinear need draws of all weights.
 """
 
-import dataclasses
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -201,7 +200,7 @@ def predict(
             probabilities=probabilities,
             draws=None if outputs[2] is None else by_chain(outputs[2], chains),
             output_names=model.output_names,
-            label_probabilities=_of_noisy_labels(model, mean, variance, numbers) if of_sign else None,
+            label_probabilities=_of_noisy_labels(model, mean, variance, numbers) if of_sign else probabilities,
         )
 
     tails: list[float] = []
@@ -216,9 +215,7 @@ def predict(
             stacklevel=3,
         )
     axis = -blocks[0].mean.ndim
-    joined = jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
-    own = joined.label_probabilities
-    return dataclasses.replace(joined, label_probabilities=joined.probabilities if own is None else own)
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
 
 
 @jax.jit

@@ -163,7 +163,7 @@ def test_bad_input_is_named(narrow):
         ),
         (
             lambda: calibration.joint_test(model, sampler=numpyro.infer.SA),
-            r"sampler must have a step size, .* got numpyro.infer.sa.SA: use calibration.calibrate",
+            "must be a name or .* got numpyro.infer.sa.SA without adapt_mass_matrix, adapt_step_size, step_size: use",
         ),
         (lambda: calibration.joint_test(model, chains=1), "^chains must be a whole number of at least 100, got 1"),
     ):

@@ -7,9 +7,10 @@ import arviz_base
 import numpy as np
 import pytest
 
+from bayesattn._util.text import draw_more
 from bayesattn.checks.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.checks.mixing import FEWEST_DRAWS, FEWEST_DRAWS_FOR_TAILS, moments, tail_shapes
-from bayesattn.checks.thresholds import doubts_about
+from bayesattn.checks.thresholds import doubts_about, times_as_many
 
 
 def tree(chains=4, draws=500, paths=("1",), **posterior):
@@ -112,6 +113,18 @@ def test_draws_with_rhat_between_the_old_limit_and_the_new_decide_nothing():
     assert doubts_about("U", 4, np.array([1.0]), np.array([399.0])) == [
         "the effective sample size of U is 399, expected at least 400: draw more, about 1.1 times as many"
     ]
+    # Of chains that differ it is not known how many.
+    assert doubts_about("U", 4, np.array([1.03]), np.array([399.0]))[1].endswith("expected at least 400: draw more")
+
+
+def test_as_many_draws_as_the_hardest_bound_needs():
+    difference, bound = np.array([0.0, 0.04, 0.01]), np.array([0.10, 0.07, 0.03])
+    assert times_as_many(difference, bound, 0.05) == pytest.approx(9.0)
+    assert times_as_many(difference, bound, 0.04) == np.inf
+    assert times_as_many(difference, bound, 0.2) == 1.0
+    advice = {1.01: "about 1.1 times", 9.95: "about 10 times", 16.2: "about 17 times"}
+    assert all(text in draw_more(times) for times, text in advice.items())
+    assert draw_more(np.inf) == "draw more"
 
 
 def test_one_chain_that_stands_still_among_others_is_found():

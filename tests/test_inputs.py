@@ -303,7 +303,7 @@ NO_CLASSES = [
     ("ab", "one for each example, got 'ab'$"),
     ({"a"}, "one for each example, got {'a'}$"),
     (None, "one for each example, got None$"),
-    (["a", "a"], r"^classes must be of two or more, all different, got \['a'\]; give names="),
+    (["a", "a"], r"^classes must be of two or more classes, all different, got \['a'\]; give names="),
 ]
 
 

@@ -7,6 +7,7 @@ import sys
 
 import arviz_base
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
@@ -15,6 +16,7 @@ from bayesattn import models, runs
 from bayesattn.checks import theory_predictions
 from bayesattn.checks.diagnostics import summary
 from bayesattn.checks.theory_predictions import Predicted
+from bayesattn.classes import coded
 from bayesattn.errors import BayesattnError
 from bayesattn.jobs import plots
 from bayesattn.jobs.plots.run import Names, names_of
@@ -172,7 +174,8 @@ def test_a_replica_that_comes_back_is_no_repetition():
 
 def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
     a, b = several
-    colder = ba.sample(model.replace(temperature=0.1), **QUICK)
+    with pytest.warns(UserWarning, match="60 draws of each chain are too few to show .*; draw 100 or more"):
+        colder = ba.sample(model.replace(temperature=0.1), **QUICK)
     unknown, by_hmc = a.copy(), b.copy()
     by_hmc.attrs = {ATTRIBUTE: b.attrs[ATTRIBUTE].replace("nuts", "hmc")}
     unknown.attrs = {}
@@ -431,12 +434,34 @@ def test_two_classes_keep_their_names_and_figures_count_as_scores_do():
     assert by_label.get_title() == "By label: 100.0 % are right"
     held = [f"{name} ({np.sum(test_labels == sign)} examples)" for name, sign in (("ant", -1), ("cat", 1))]
     assert [text.get_text() for text in by_label.get_legend().get_texts()] == held
-    for names, changes, message in (
-        (("ant", "cat"), {"labels": labels / 2}, r"labels must be \+1 or -1 to be classes, got 0.5"),
-        (("a", "b", "c"), {}, "output_names must name one output, or its classes -1 and \\+1, got 3"),
+    others = tree.copy()
+    others.attrs[ATTRIBUTE] = json.dumps(described(made.replace(output_names=("ant", "cow"))))
+    with pytest.raises(ValueError, match=r"must have the classes ant, cat, as draws\[0\] have, got ant, cow"):
+        concat([tree, others])
+    with pytest.raises(ValueError, match=r"output_names must name one output, or its classes -1 and \+1, got 3"):
+        one.replace(output_names=("a", "b", "c"))
+    # Names that labels have no use for stay silent: calibration, say, draws labels that are numbers.
+    assert "(-1, " not in repr(made.replace(labels=labels / 2))
+    tree["constant_data"]["test_labels"] = tree["constant_data"]["test_labels"] / 2
+    texts = plots.run_figure(tree, ["prediction"]).axes[1].get_legend().get_texts()
+    assert texts[0].get_text().startswith("label -0.5 (")
+
+
+def test_labels_are_read_by_the_names_of_their_classes():
+    numbers = ("1", "2")
+    for labels, names, outputs, expected in (
+        ([1, 1], numbers, 1, [-1, -1]),
+        (np.array([1.0, 2.0]), numbers, 1, [-1, 1]),
+        ([1, -1], numbers, 1, [1, -1]),
+        ([True, False], ("False", "True"), 1, [1, -1]),
+        ([[1], [2]], numbers, 1, [-1, 1]),
+        ([1], ("0", "1", "2"), 3, [[0, 1, 0]]),
+        (np.eye(3)[[1, 1]], ("0", "1", "2"), 3, np.eye(3)[[1, 1]]),
+        (pd.Series(["b", "a"], dtype="category"), ("a", "b"), 1, [1, -1]),
+        ([0.3, -0.2], ("a", "b"), 1, [0.3, -0.2]),
+        (["x"], None, 1, ["x"]),
     ):
-        with pytest.raises(ValueError, match=message):
-            one.replace(**{"labels": labels, "output_names": names} | changes)
+        np.testing.assert_array_equal(coded("labels", labels, names, outputs), expected)
 
 
 def test_folders_are_opened_in_a_process_that_has_opened_none(run, tmp_path):

@@ -140,15 +140,16 @@ class Diagnostics(Described):
             notes.append(
                 f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer or warm up longer{other}"
             )
+        enough = GOOD_ESS if self.rhat <= GOOD_RHAT else np.nan  # Of chains that differ it is not known.
         if self.ess < GOOD_ESS:
             notes.append(
                 f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {GOOD_ESS}:"
-                f" {draw_more(GOOD_ESS / self.ess)}"
+                f" {draw_more(enough / self.ess)}"
             )
         elif self.tail_ess < GOOD_ESS:
             notes.append(
                 f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {GOOD_ESS}:"
-                f" {draw_more(GOOD_ESS / self.tail_ess)}, before you trust quantiles"
+                f" {draw_more(enough / self.tail_ess)}, before you trust quantiles"
             )
         notes += [*self.doubts_about_signs(), *doubts_about_trips(self.round_trips)]
         if self.pareto_k > MOST_PARETO_K:

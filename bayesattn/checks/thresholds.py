@@ -1,5 +1,6 @@
 """Criteria of verdicts: level, margin, what usable draws have; the sentence of a verdict is in `validation`."""
 
+import math
 from collections.abc import Collection
 
 import numpy as np
@@ -49,10 +50,21 @@ def doubts_about(
     enough = USABLE_ESS * chains
     if not (least := np.min(ess)) >= enough:  # Negated, so that NaN is a doubt.
         size = f"{least:.0f}" if np.isfinite(least) else "not defined"
-        doubts.append(
-            f"the effective sample size of {name} is {size}, expected at least {enough}: {draw_more(enough / least)}"
-        )
+        times = math.nan if doubts else enough / least
+        doubts.append(f"the effective sample size of {name} is {size}, expected at least {enough}: {draw_more(times)}")
     return doubts
+
+
+def times_as_many(difference: np.ndarray, bound: np.ndarray, margin: float) -> float:
+    """How many times as many draws bring all bounds below the margin, if differences stay; infinite if none do.
+
+    What a bound adds to a difference falls as the root of the number of draws.
+    """
+    left = (bound > margin) & (bound > difference)
+    room = margin - difference[left]
+    if np.any(room <= 0):
+        return math.inf
+    return float(np.max(((bound - difference)[left] / room) ** 2, initial=1.0))
 
 
 def overall(verdicts: Collection[str]) -> str:

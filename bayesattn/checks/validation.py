@@ -7,7 +7,6 @@ difference is within a margin. This is a test of equivalence (Schuirmann 1987). 
 differences, because all must pass (Berger 1982). If a bound exceeds the margin, the draws *cannot tell*.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,7 +22,15 @@ from bayesattn.checks.comparison import Compared, level_of_each, next_order
 from bayesattn.checks.diagnostics import Diagnostics
 from bayesattn.checks.mixing import from_below_diagonal
 from bayesattn.checks.theory_predictions import Matrix, size_of
-from bayesattn.checks.thresholds import CANNOT_TELL, DOES_NOT_HOLD, DRAWS_PER_FREEDOM, HOLDS, doubts_about, percent
+from bayesattn.checks.thresholds import (
+    CANNOT_TELL,
+    DOES_NOT_HOLD,
+    DRAWS_PER_FREEDOM,
+    HOLDS,
+    doubts_about,
+    percent,
+    times_as_many,
+)
 from bayesattn.models import Model
 
 if TYPE_CHECKING:
@@ -236,9 +243,8 @@ class Validation(Described):
         if lower_bound > self.margin and worst["allowance"] > worst["noise"]:
             left_out = f"to first order in 1/N the theory leaves out up to {percent(worst['allowance'])}"
             return [f"{text}: {left_out}; draw a wider network"]
-        room = self.margin - worst["difference"]
-        times = ((worst["bound"] - worst["difference"]) / room) ** 2 if room > 0 else math.inf
-        return [f"{text}: {draw_more(times)}"]
+        difference, bound = (self.quantities[name].to_numpy() for name in ("difference", "bound"))
+        return [f"{text}: {draw_more(times_as_many(difference, bound, self.margin))}"]
 
     def statement(self) -> str:
         """Verdict and sensitivity in one sentence."""

@@ -248,7 +248,7 @@ class Model(NetworkPosterior):
         inputs, tokens = fixed_attention.checked_tokens("x", x, mask)
         sequences, length, _ = inputs.shape
         several: Any = layers
-        first = np.shape(several[0]) if isinstance(several, list | tuple) and several else ()
+        first = getattr(several[0], "shape", ()) if isinstance(several, list | tuple) and several else ()
         if len(first) == 4 and (first[0], first[3]) != (sequences, length):
             raise BayesattnError(
                 "x, of shape (sequences, tokens, features), must have the sequences and tokens of matrices, of shape"

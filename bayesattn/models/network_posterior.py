@@ -15,7 +15,7 @@ import numpy as np
 from bayesattn._util.checks import is_prior, labels_array, positive_or_prior, require_kind, shown, suggestion
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
-from bayesattn.classes import checked_classes, doubtful_labels
+from bayesattn.classes import doubtful_labels
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
 from bayesattn.likelihoods import Gaussian, Likelihood, is_built_in, name_of, require_usable, settings_of
@@ -157,12 +157,6 @@ class NetworkPosterior(Posterior):
         if self.head_names is not None:
             object.__setattr__(self, "head_names", arch.checked_head_names(self.head_names))
         arch.row_names(self.head_names, self.output_names)
-        if self.names_of_two_classes:
-            if self.compressed is not None:
-                raise BayesattnError(
-                    "output_names of a compressed dataset with one output must be one, because its labels are sums, got two"
-                )
-            checked_classes("labels", self.labels)
         if not isinstance(task, Mapping):
             raise BayesattnError(f"task must be settings by name, got {shown(task)}")
         object.__setattr__(self, "task", copy.deepcopy(dict(task)))
@@ -286,8 +280,10 @@ class NetworkPosterior(Posterior):
 
     @property
     def names_of_two_classes(self) -> tuple[str, ...]:
-        """Names of the classes -1 and +1 of one output, if they have names."""
-        return () if self.architecture.output_axes or len(self.output_names or ()) < 2 else tuple(self.output_names)
+        """Names of the classes -1 and +1 of one output; none if there are none, or labels are others or gathered."""
+        names = self.output_names or ()
+        has_two = len(names) == 2 and not self.architecture.output_axes
+        return tuple(names) if has_two and self.compressed is None and are_classes(self.labels) else ()
 
     @property
     def path_names(self) -> list[str]:
@@ -301,7 +297,7 @@ class NetworkPosterior(Posterior):
         named, labels = self.output_names or (), self.labels
         if two := self.names_of_two_classes:
             named = [f"{name} ({sign:+d}, {np.sum(labels == sign)})" for name, sign in zip(two, (-1, 1), strict=True)]
-        elif named and self.compressed is None and labels.ndim == 2 and are_classes(labels):
+        elif self.architecture.output_axes and named and self.compressed is None and are_classes(labels):
             named = [f"{name} ({count})" for name, count in zip(named, (labels == labels.max()).sum(0), strict=True)]
         return {
             **({} if not named else {"outputs": ", ".join(named)}),

@@ -263,6 +263,11 @@ def joint_test(
             f"sampler must draw from its last draw alone for the joint test, got {job.sampler!r}, whose replicas remember"
             " earlier labels; use calibration.calibrate instead"
         )
+    if lacking := {"step_size", "adapt_step_size", "adapt_mass_matrix"} - {*option_names(job.kernel)}:
+        raise BayesattnError(
+            "sampler must be a name or a class of kernels with options for the step size that the joint test fixes, got"
+            f" {job.sampler_name} without {', '.join(sorted(lacking))}: use calibration.calibrate instead"
+        )
     tuning_key, start_key, fresh_key = jax.random.split(
         stream(seed, "joint test", model.fingerprint, job.sampler_name, job.parameterisation), 3
     )
@@ -317,11 +322,6 @@ def joint_test(
 def _tuned_options(ready: Plan, job: Job, warmup: int, key: Array) -> PlainDict:
     """Options of the sampler without adaptation, with the step size of the job or, by default, that of warm-up."""
     options = options_for(job.kernel, ready.posterior, job.options)
-    if not {"step_size", "adapt_step_size", "adapt_mass_matrix"} <= {*option_names(job.kernel)}:
-        raise BayesattnError(
-            "sampler must have a step size, as those of bayesattn and NumPyro's HMC have, which the joint test fixes,"
-            f" got {job.sampler_name}: use calibration.calibrate instead"
-        )
     if options.get("adapt_step_size", True) or "step_size" not in options:
         state = ready.program.start(key, ready.posterior)
         while (left := warmup - int(state.i)) > 0:

@@ -116,7 +116,7 @@ def sample(
             warnings.warn(f"interrupted: {kept} of {job.kept} draws of each chain are there", stacklevel=3)
     warn_of_few_trips(recorder.outputs["sample_stats"], kept)
     if target_ess is None:
-        warn_of_poor_mixing(recorder.outputs["posterior"], kept)
+        warn_of_poor_mixing(recorder.outputs["posterior"], kept, job.thin)
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = axis_names(model) | {"draw": job.draw_numbers[:kept]}
     tree = tree_of(outputs | data_groups(model), coords, axes(model))

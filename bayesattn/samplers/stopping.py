@@ -110,17 +110,17 @@ def warn_of_few_trips(statistics: PlainMapping, count: int) -> None:
             warnings.warn(doubt, stacklevel=4)
 
 
-def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
+def warn_of_poor_mixing(posterior: PlainMapping, count: int, thin: int = 1) -> None:
     """Warn if the first `count` draws of each chain disagree between chains, or hold few effective draws.
 
     Judged are entries of U (or of the latent), predictions, readouts and numbers with priors, at most 50 of each.
-    `bayesattn.diagnose` says more, and has stricter thresholds. Fewer than `DRAWS_AT_FIRST_CHECK` draws are not
-    judged, which is said too.
+    `bayesattn.diagnose` says more, and has stricter thresholds. Fewer than `DRAWS_AT_FIRST_CHECK` transitions
+    are not judged, which is said too.
     """
     import arviz_stats
     import xarray as xr
 
-    if count < DRAWS_AT_FIRST_CHECK:
+    if count * thin < DRAWS_AT_FIRST_CHECK:
         if count >= FEWEST_DRAWS_FOR_ESS:  # Of fewer no error is known.
             warnings.warn(
                 f"{count} draws of each chain are too few to show whether chains have mixed, so means and errors of these"

@@ -152,10 +152,10 @@ class Tempered(MCMCKernel):
         Draws are those of the site "position". Where the log density is NaN, the density counts as 0.
 
         Raises:
-            ValueError: `reference` is no distribution; `log_density` returns no single number, or is not finite at any of
+            ValueError: `reference` is no distribution; `log_density` returns no single number, or +inf at one of
                 `DRAWS_LOOKED_AT` draws of the reference.
 
-        Warns if the log density is NaN at some of these draws.
+        Warns if the log density is NaN at some of these draws, or finite at none.
         """
         _require_density(log_density, reference)
 
@@ -350,22 +350,19 @@ def _require_density(log_density: Callable, reference: Any) -> None:
     """Check a log density at draws of its reference, as `Tempered.of_density` says."""
     if not isinstance(reference, dist.Distribution):
         raise BayesattnError(f"reference must be a NumPyro distribution, got {shown(reference)}")
-    if (
-        shape := getattr(jax.eval_shape(log_density, jax.ShapeDtypeStruct(reference.shape(), float)), "shape", None)
-    ) != ():
-        raise BayesattnError(
-            f"log_density must return a single number, a JAX array of shape (), got one of shape {shape}"
-        )
-    draw = jax.jit(lambda key: jax.lax.map(log_density, reference.sample(key, (DRAWS_LOOKED_AT,))))
-    values = np.asarray(draw(first_key(0)))
-    undefined = int(np.isnan(values).sum())
+    found = jax.eval_shape(log_density, jax.ShapeDtypeStruct(reference.shape(), float))
+    if (shape := getattr(found, "shape", None)) != ():
+        got = type(found).__name__ if shape is None else f"one of shape {shape}"
+        raise BayesattnError(f"log_density must return a single number, a JAX array of shape (), got {got}")
+    try:
+        draw = jax.jit(lambda key: jax.lax.map(log_density, reference.sample(key, (DRAWS_LOOKED_AT,))))
+        values = np.asarray(draw(first_key(0)))
+    except (NotImplementedError, jax.errors.TracerArrayConversionError):  # It cannot be drawn, or JAX traces.
+        return
+    of_draws = f"of {len(values)} draws of reference"
+    if infinite := int(np.isposinf(values).sum()):
+        raise BayesattnError(f"log_density must be below infinity, got +inf at {infinite} {of_draws}")
+    if undefined := int(np.isnan(values).sum()):
+        warnings.warn(f"log_density is NaN at {undefined} {of_draws}: the density counts as 0 there", stacklevel=3)
     if not np.isfinite(values).any():
-        raise BayesattnError(
-            f"log_density must be finite where reference has draws, got {undefined} NaN and"
-            f" {len(values) - undefined} infinite values at {len(values)} draws"
-        )
-    if undefined:
-        warnings.warn(
-            f"log_density is NaN at {undefined} of {len(values)} draws of reference: the density counts as 0 there",
-            stacklevel=3,
-        )
+        warnings.warn(f"log_density is finite at none {of_draws}, which may not cover it", stacklevel=3)

@@ -89,7 +89,13 @@ def test_a_write_that_fails_loses_nothing(model, tmp_path, name):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [*SOON, "weights", "nuts"])
 def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, name):
-    require_nothing_lost(name, model, tmp_path, lambda count: [(at, ERRORS[at % 2]) for at in range(1, count + 1)])
+    kinds = np.random.default_rng(len(name))
+    require_nothing_lost(
+        name,
+        model,
+        tmp_path,
+        lambda count: [*zip(range(1, count + 1), kinds.choice(ERRORS, count).tolist(), strict=True)],
+    )
 
 
 # SIGKILL

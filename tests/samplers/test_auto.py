@@ -99,7 +99,9 @@ def test_chains_that_have_not_mixed_are_told():
     apart = good + np.arange(2)[:, None, None, None]
     # Warnings are errors in the tests.
     warn_of_poor_mixing({"order_parameter": good}, 100)
-    warn_of_poor_mixing({"order_parameter": apart}, 50)  # Too few to judge.
+    with pytest.warns(UserWarning, match="50 draws of each chain are too few"):
+        warn_of_poor_mixing({"order_parameter": apart}, 50)
+    warn_of_poor_mixing({"order_parameter": good}, 90, thin=2)
     with pytest.warns(UserWarning, match=r"chains have not mixed: R-hat is 1\.[1-9]"):
         warn_of_poor_mixing({"order_parameter": apart}, 100)
     walks = np.cumsum(rng.normal(size=(2, 400, 3)), axis=1)

@@ -305,17 +305,17 @@ def test_a_density_that_is_no_number_is_refused_and_where_it_is_nan_is_told():
     wide = modes_apart(2)[1]
     for density, reference, message in (
         (lambda x: -(x**2) / 2, wide, r"log_density must return a single number, .* got one of shape \(2,\)"),
-        (
-            lambda x: jnp.nan * x[0],
-            wide,
-            "log_density must be finite where .* 100 NaN and 0 infinite values at 100 draws",
-        ),
+        (lambda x: {"value": x[0]}, wide, "log_density must return a single number, .* got dict"),
+        (lambda x: jnp.where(x[0] > 0, jnp.inf, 0.0), wide, r"got \+inf at [45][0-9] of 100 draws of reference"),
         (jnp.sum, 3, "reference must be a NumPyro distribution, got 3"),
     ):
         with pytest.raises(ValueError, match=message):
             Tempered.of_density(density, reference)
     with pytest.warns(UserWarning, match="log_density is NaN at [45][0-9] of 100 draws of reference"):
         Tempered.of_density(lambda x: jnp.log(x[0]), wide)
+    with pytest.warns(UserWarning, match="log_density is finite at none of 100 draws of reference"):
+        Tempered.of_density(lambda x: jnp.log(x[0] > 1000.0), wide)
+    Tempered.of_density(jnp.sum, dist.ImproperUniform(dist.constraints.real, (), (2,)))
 
 
 @pytest.mark.parametrize("probability", [0, 1.0])

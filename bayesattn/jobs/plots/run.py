@@ -1,6 +1,7 @@
 """Figures of draws, on disk or in memory: mixing of chains, posterior of U, and predictions."""
 
 import tomllib
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -227,7 +228,9 @@ def prediction(figure: FigureBase, draws: xr.DataTree) -> None:
 def _deciding(draws: xr.DataTree) -> np.ndarray | None:
     """What decides the class of test examples, as in `bayesattn.score`: probabilities, those of +1 from -1 to 1, if any."""
     try:
-        found = stored_prediction(*opened_with_network(draws)).probabilities
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # The model has warned of its labels when it was made.
+            found = stored_prediction(*opened_with_network(draws)).probabilities
     except BayesattnError:  # As of draws without their model: then the mean of f decides.
         return None
     return found if found is None or found.ndim == 2 else 2 * found - 1
@@ -322,8 +325,14 @@ def against_labels(
         edges = width * np.arange(np.floor(edges[0] / width), np.ceil(edges[-1] / width) + 1)
         for value, color in zip(values, (colors.orange, colors.blue), strict=False):
             some = mean[labels == value]
-            name = f"label {value:g}" if outputs is None else short(outputs[int(value > 0)])
-            axes.hist(some, edges.tolist(), color=color, alpha=0.5, label=f"{name} ({len(some)} examples)")
+            name = short(outputs[int(value > 0)]) if outputs and are_classes(labels) else f"label {value:g}"
+            axes.hist(
+                np.clip(some, edges[0], edges[-1]),
+                edges.tolist(),
+                color=color,
+                alpha=0.5,
+                label=f"{name} ({len(some)} examples)",
+            )
         right = 100 * share_right(deciding, labels)
         title = f"By label: {right:.1f} % are right" if values[0] < 0 < values[-1] else "By label"
         axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")

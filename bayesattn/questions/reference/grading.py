@@ -15,7 +15,7 @@ from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell, draw_more
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
-from bayesattn.checks.thresholds import DRAWS_PER_FREEDOM, LEVEL, doubts_about
+from bayesattn.checks.thresholds import DRAWS_PER_FREEDOM, LEVEL, doubts_about, times_as_many
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import CHAIN_AXES, Draws, fewest_round_trips, opened, order_parameters_in
 from bayesattn.models.stored_model import ModelRecord, described_in
@@ -174,9 +174,10 @@ class Grade(Described):
             quantiles = f"{', '.join(first)} and {last} %"
             shares = f"no share of draws below the true {quantiles} quantiles differs significantly"
             return f"right: no mean is off by more than {largest}, {shares} (level {self.level:.2g}; {ess})"
+        times = times_as_many(np.abs(self.table["bias"].to_numpy()), np.asarray(self.bounds), self.margin)
         return (
             f"cannot tell: a mean of {self.suspects[0]} off by {largest} is not excluded, but must be below"
-            f" {self.margin:g} ({ess}); {draw_more((self.bounds.max() / self.margin) ** 2)}"
+            f" {self.margin:g} ({ess}); {draw_more(times)}"
         )
 
     def squared_bias(self, draws: int | None = None) -> Float[np.ndarray, " quantity"]:
