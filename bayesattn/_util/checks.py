@@ -171,7 +171,7 @@ def reals(name: str, value: Checked) -> Any:
         kind = "a structured one" if array.dtype.names else f"one of {array.dtype.name}"
         got = f"{kind} of shape {array.shape}" if array.ndim else shown(value)
         strings = "labels" in name and array.size and isinstance(array.flat[0], str)
-        advice = ": bayesattn.one_hot makes labels of classes" if strings else ""
+        advice = ": bayesattn.one_hot makes labels of classes, and two are -1 and +1" if strings else ""
         raise BayesattnError(f"{name} must be an array of real numbers, got {got}{advice}")
     # A number too large for float64 becomes infinite, and `finite` reports it as such.
     with np.errstate(over="ignore"):

@@ -29,6 +29,7 @@ from bayesattn.jobs.plots.style import (
 from bayesattn.models.hyperpriors import shown_prior
 from bayesattn.questions.calibration import VERDICTS, Calibration
 from bayesattn.questions.heads import Heads, Losses, Removal
+from bayesattn.questions.heads.losses import CLEAR_LOSS
 from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
 from bayesattn.questions.reference.grading import Grade
 
@@ -169,6 +170,8 @@ def evidence_lost(axes: Axes, losses: Losses, heads: Heads) -> None:
     style: PlainDict = {"fmt": "o", "ms": 4, "color": colors.blue, "capsize": 4}
     axes.errorbar(losses.evidence[order], np.arange(len(order)), xerr=errors if errors.any() else None, **style)
     axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")
+    axes.axvline(CLEAR_LOSS, color=colors.grey, linewidth=1, linestyle=":", label=f"{CLEAR_LOSS:g} nats: odds of 150")
+    legend_below(axes, 1)
     name_ticks(axes.yaxis, [_named(losses.names[at]) for at in order])
     axes.set_ylim(len(order) - 0.5, -0.5)
     how = "± Monte Carlo error" if np.isfinite(losses.evidence_error).any() else "by the theory"
@@ -184,10 +187,14 @@ def layer_map(axes: Axes, heads: Heads) -> None:
     for row, layer in enumerate(rows):
         own = [at for at, of in enumerate(layers) if of == layer]
         means[row, : len(own)], deviations[row, : len(own)] = heads.scores[own], heads.sd[own]
-    named = {tuple(of[1] for of in heads.names if of[0] == layer) for layer in rows}
+    of_layers = {layer: [str(of[1]) for of in heads.names if of[0] == layer] for layer in rows}
+    named = {tuple(names) for names in of_layers.values()}
     same, numbers = len(named) == 1, range(1, 1 + means.shape[1])
-    columns = [str(each) for each in (next(iter(named)) if same else numbers)]
-    image = heat_map(axes, means, [f"layer {layer}" for layer in rows], columns, 1.0, deviations)
+    columns = [*next(iter(named))] if same else [str(number) for number in numbers]
+    of_rows = [
+        f"layer {layer}" + ("" if same else f": {names[0]} .. {names[-1]}") for layer, names in of_layers.items()
+    ]
+    image = heat_map(axes, means, of_rows, columns, 1.0, deviations)
     axes.figure.colorbar(image, ax=axes, shrink=0.8).ax.set_ylim(0, 1)
     axes.set(xlabel="head of the layer" + ("" if same else ", in order"), title="Score, posterior mean ± sd")
 

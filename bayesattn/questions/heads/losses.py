@@ -54,6 +54,8 @@ from bayesattn.theory.evidence import evidence
 if TYPE_CHECKING:
     import pandas as pd
 
+CLEAR_LOSS = 5.0
+"""Log evidence lost, in nats, that gives odds of 150 for the network with the head."""
 LARGEST_SPREAD = 2.5
 """Largest standard deviation, in nats, of the difference of log densities between neighbouring networks."""
 SEARCHED_SCALES = 12
@@ -111,6 +113,9 @@ class Losses(Described):
             + (" (greater without it)" if self.evidence[at] < -2 * np.nan_to_num(self.evidence_error[at]) else "")
             for word, at in (("most", most), ("least", least))
         }
+        rows["nats"] = (
+            f"1 says little, {CLEAR_LOSS:g} are odds of 150 for the network with it; ± is the Monte Carlo error"
+        )
         doubtful = [str(self.names[at]) for at in np.flatnonzero(self.rhat > UNRELIABLE_RHAT)]
         if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
             rows["R-hat"] = "not defined, one chain alone cannot show that it has mixed: draw several"

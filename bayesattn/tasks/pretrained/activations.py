@@ -100,7 +100,8 @@ class TransformerActivations(Described):
         examples, tokens, features = self.inputs.shape
         layers = [f"{len(names)} of layer {names[0].partition('.')[0]}" for names in self.head_names]
         return "Attention of a transformer", {
-            "sequences": f"{examples} of {tokens} tokens, {self.mask.mean():.0%} of them not padding; {features} features",
+            "sequences": f"{examples} of {tokens} tokens, {self.mask.mean():.0%} of them not padding; {features} features"
+            + ("; give mask= if they differ in length" if self.mask.all() else ""),
             "heads": ", ".join(layers),
             "skips": "not known, as a layer has no resid_post"
             if self._skips is None
