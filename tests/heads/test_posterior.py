@@ -76,6 +76,8 @@ def test_the_figure_has_the_priors_scores_and_the_evidence_lost(model, draws):
     assert figure.get_suptitle() == f"{model.name}, N = 8, T = 0.1"
     by_layer = next(axes for axes in figure.axes if axes.get_title().startswith("Score"))
     assert by_layer.get_xlabel() == "head of the layer, in order"
+    rows = ["layer 1: previous .. random", "layer 2: uniform"]
+    assert [tick.get_text() for tick in by_layer.get_yticklabels()] == rows
     named = SimpleNamespace(names=[*product((5, 7), ("a", "b"))], scores=np.ones(4), sd=np.ones(4))
     layer_map(by_layer, named)
     assert by_layer.get_xlabel() == "head of the layer"

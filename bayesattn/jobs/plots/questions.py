@@ -192,7 +192,8 @@ def layer_map(axes: Axes, heads: Heads) -> None:
     same, numbers = len(named) == 1, range(1, 1 + means.shape[1])
     columns = [*next(iter(named))] if same else [str(number) for number in numbers]
     of_rows = [
-        f"layer {layer}" + ("" if same else f": {names[0]} .. {names[-1]}") for layer, names in of_layers.items()
+        f"layer {layer}" + ("" if same else f": {' .. '.join(dict.fromkeys((names[0], names[-1])))}")
+        for layer, names in of_layers.items()
     ]
     image = heat_map(axes, means, of_rows, columns, 1.0, deviations)
     axes.figure.colorbar(image, ax=axes, shrink=0.8).ax.set_ylim(0, 1)
