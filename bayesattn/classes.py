@@ -132,8 +132,10 @@ def coded(name: str, labels: Any, names: Sequence[str] | None, outputs: int) -> 
     if array.shape[1:] not in ((), (1,)) or not array.ndim:
         return labels
     plain = [_plain_class(each) for each in array.ravel()]
+    # Floats -1 and +1 are the labels of a model of one output, also if 1 is the name of a class.
+    as_in_models = outputs == 1 and all(isinstance(each, float | np.floating) for each in array.ravel().tolist())
     numbers = not any(isinstance(each, str | bool) for each in plain)
-    if numbers and not {*map(str, plain)} <= {*names}:
+    if numbers and ((as_in_models and {*plain} <= {-1, 1}) or not {*map(str, plain)} <= {*names}):
         return labels
     codes = _places(name, [str(each) for each in _plain_classes(name, labels)], names)
     return 2.0 * codes - 1 if outputs == 1 else np.eye(outputs)[codes]

@@ -81,6 +81,13 @@ def models(data, gathered):
     return ba.Model(path_inputs=data[0], labels=data[1], **settings), ba.Model(compressed=gathered, **settings)
 
 
+def test_densities_of_weights_count_the_labels_that_no_feature_explains(models):
+    densities = [model.log_density("path") for model in models]
+    weights = densities[0].initial(jax.random.key(0))
+    found = [float(density.function(weights)) for density in densities]
+    assert found[1] == pytest.approx(found[0], rel=1e-12)
+
+
 def same(one, other, tolerance=1e-12):
     alike = all(getattr(one, name) == getattr(other, name) for name in COUNTS)
     return alike and relative_error(one.triangle, other.triangle) < tolerance

@@ -453,6 +453,8 @@ def test_labels_are_read_by_the_names_of_their_classes():
         ([1, 1], numbers, 1, [-1, -1]),
         (np.array([1.0, 2.0]), numbers, 1, [-1, 1]),
         ([1, -1], numbers, 1, [1, -1]),
+        (np.ones(2), numbers, 1, [1, 1]),
+        ([1.0, -1.0], ("1", "-1"), 1, [1, -1]),
         ([True, False], ("False", "True"), 1, [1, -1]),
         ([[1], [2]], numbers, 1, [-1, 1]),
         ([1], ("0", "1", "2"), 3, [[0, 1, 0]]),

@@ -18,7 +18,7 @@ from bayesattn import arviz_groups, prediction, runs
 from bayesattn.class_scores import class_scores
 from bayesattn.kernels.conditionals import conditional_moments, leave_one_out
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
-from bayesattn.models.conditional import conditional_of
+from bayesattn.models.conditional import conditional_of, new_inputs
 from bayesattn.models.prior_draws import _prior_by_weights
 from bayesattn.models.stored_model import ATTRIBUTE
 from bayesattn.prediction import score
@@ -276,6 +276,11 @@ def test_scores_are_of_the_sequences_that_were_predicted(zoo):
     sequences = sequences.replace(test_inputs=draws["constant_data"]["test_inputs"].values)
     assert score(draws, model=sequences).accuracy == expected
     tokens[:, -1] = False
+    padded = sequences.replace(mask=np.broadcast_to(tokens[:1], sequences.inputs.shape[:2]))
+    with pytest.raises(
+        ValueError, match="mask of new sequences must be given, since those of training are padded"
+    ):
+        new_inputs(padded, sequences.test_inputs, None)
     for name, values in (("test_inputs", -sequences.test_inputs), ("test_mask", tokens)):
         with pytest.raises(ValueError, match=f"predictions at the test examples .* their {name} differ"):
             score(draws, model=sequences.replace(**{name: values}))

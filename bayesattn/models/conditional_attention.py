@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 from bayesattn import fixed_attention
 from bayesattn._util.checks import Checked
 from bayesattn._util.random import first_key
+from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.models.attention_blocks import Blocks
 from bayesattn.models.attention_model import AttentionModel
@@ -36,6 +37,10 @@ from bayesattn.models.sampled_attention import CollapsedAttention
 @new_inputs.register(AttentionModel)
 def new_sequences(model: AttentionModel, value: Checked, mask: Checked, name: str | None = None) -> Sequences:
     """New token sequences, checked, with the model's readout and causal mask."""
+    if mask is None and model.mask is not None and not np.all(model.mask):
+        raise BayesattnError(
+            f"mask of {name or 'new sequences'} must be given, since those of training are padded, got None: True at tokens"
+        )
     inputs, mask = fixed_attention.checked_tokens(
         name or "new sequences", value, mask, ("examples", "tokens", model.features)
     )

@@ -6,12 +6,10 @@ coordinates together. Weights keep their own prior, whose width moves.
 """
 
 import abc
-import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +18,6 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Int, Key
 
 from bayesattn._util.plain_values import PlainDict, PlainMapping
-from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.models import collapsed
 from bayesattn.models.attention_blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
@@ -111,13 +108,7 @@ class WithHyperparameters(Parameterisation):
 
 
 class HyperWeights(WithHyperparameters):
-    """All weights, and the position of what is not known, each under its prior.
-
-    Args:
-        residual: examples whose outputs are 0 whatever the weights, of a compressed dataset: their labels tell of T.
-    """
-
-    residual: ResidualExamples | None = eqx.field(default=None, kw_only=True)
+    """All weights, and the position of what is not known, each under its prior."""
 
     @classmethod
     def of(
@@ -125,8 +116,7 @@ class HyperWeights(WithHyperparameters):
     ) -> "HyperWeights":
         """Posterior of a model."""
         known = cls.kind.of(model.reference, weights=weights, all_examples=all_examples)
-        residual = None if model.compressed is None else model.compressed.residual
-        return cls(known, model.hyperpriors, residual=residual)
+        return cls(known, model.hyperpriors)
 
     def given(self, sites: Sites) -> tuple[Any, Sites, Values]:
         """Parameterisation at the values of a draw, the weights, and the values."""
@@ -136,13 +126,7 @@ class HyperWeights(WithHyperparameters):
     def program(self) -> None:
         """NumPyro program: what is not known, then the weights and labels given it."""
         position = jnp.asarray(numpyro.sample(HYPER, HyperPrior(self.priors)))
-        known = self.given({HYPER: position})[0]
-        known.program()
-        if self.residual is not None:
-            likelihood: Any = known.likelihood  # Gaussian, as of all compressed datasets.
-            labels, temperature = self.residual.examples * math.prod(known.output_axes), likelihood.temperature
-            energy = labels * jnp.log(2 * jnp.pi * temperature) + self.residual.square / temperature
-            numpyro.factor("residual", -energy / 2)
+        self.given({HYPER: position})[0].program()
 
     def initial(self, key: Key[Array, ""]) -> Sites:
         """Draw from the prior."""

@@ -1,7 +1,8 @@
 """Path parameterisation: all weights are sampled, outputs are computed from path inputs (THEORY section 2)."""
 
+import math
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
 from bayesattn._util.plain_values import PlainDict
+from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.models.hyperpriors import VARIANCES, Values, fields_of
 from bayesattn.models.model import Model
@@ -32,6 +34,7 @@ class Path(Parameterisation):
         test_path_inputs: xi of the test examples, or None.
         readout: whether draws keep the readout of path inputs, which gives outputs at other inputs.
         likelihood_scale: P divided by the size of a minibatch.
+        residual: examples whose outputs are 0 whatever the weights, of a compressed dataset: their labels tell of T.
         heads, widths, output_axes: shapes of the weights.
     """
 
@@ -49,6 +52,7 @@ class Path(Parameterisation):
     widths: tuple[int, ...] = eqx.field(static=True)
     output_axes: tuple[int, ...] = eqx.field(static=True)
     likelihood_scale: float | Array = eqx.field(default=1.0, kw_only=True)
+    residual: ResidualExamples | None = eqx.field(default=None, kw_only=True)
 
     @classmethod
     def of(
@@ -77,6 +81,7 @@ class Path(Parameterisation):
             "heads": arch.heads,
             "widths": arch.widths,
             "output_axes": arch.output_axes,
+            "residual": None if model.compressed is None else model.compressed.residual,
         }
 
     def at_values(self, values: Values) -> "Path":
@@ -92,6 +97,11 @@ class Path(Parameterisation):
         """NumPyro program: V_0, V_1, .., V_L, a with Gaussian priors, labels given the outputs."""
         weights = self._sample_weights()
         observe(self.likelihood, self.function(weights), self.labels, self.likelihood_scale)
+        if self.residual is not None:
+            likelihood: Any = self.likelihood  # Gaussian, as of all compressed datasets.
+            labels, temperature = self.residual.examples * math.prod(self.output_axes), likelihood.temperature
+            energy = labels * jnp.log(2 * jnp.pi * temperature) + self.residual.square / temperature
+            numpyro.factor("residual", -energy / 2)
 
     def _sample_weights(self) -> Sites:
         """Prior sites V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,) or (m, N_a); entries Normal(0, s^2) by layer."""

@@ -26,7 +26,7 @@ Sites = dict[str, Array]
 class LogDensity(Described):
     """Log posterior density of a model, up to a constant, as a function of one flat vector.
 
-    The constant is the log evidence; for weights given a compressed dataset it also depends on T.
+    The constant is the log evidence.
 
     Args:
         posterior: the posterior as a `bayesattn.models.Parameterisation`.

@@ -131,10 +131,10 @@ def draws_prior(program: Callable, *args: Any, **kwargs: Any) -> bool:
         jax.eval_shape(lambda key: found.update(_latent_sites(program, key, args, kwargs)), first_key(0))
     except NotImplementedError:
         return False
-    return all(site["scale"] is None and not _masked(site["fn"]) for site in found.values())
+    return all(site["scale"] is None and not masked(site["fn"]) for site in found.values())
 
 
-def _masked(distribution: Any) -> bool:
+def masked(distribution: Any) -> bool:
     """Whether the log density of a distribution, or of the one that it wraps, leaves something out."""
     inner = getattr(distribution, "base_dist", None)
-    return isinstance(distribution, MaskedDistribution | ImproperUniform) or (inner is not None and _masked(inner))
+    return isinstance(distribution, MaskedDistribution | ImproperUniform) or (inner is not None and masked(inner))

@@ -23,6 +23,7 @@ from jaxtyping import Array, Int, Key, PyTree
 from numpyro.infer import MCMC, init_to_sample
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn, initialize_model
+from numpyro.primitives import Messenger
 
 from bayesattn._util.checks import positive, positive_integer, shown
 from bayesattn._util.random import first_key
@@ -39,7 +40,7 @@ from bayesattn.samplers.ladder import (
     metrics,
 )
 from bayesattn.samplers.langevin_base import MOST_ENERGY_ERROR, statistics_of
-from bayesattn.samplers.pilot import draws_prior, potential, prior_draw, suited_replicas
+from bayesattn.samplers.pilot import draws_prior, masked, potential, prior_draw, suited_replicas
 
 AUTO = "auto"
 """Value of `replicas` for as many as the barrier of a pilot asks for (`suited_replicas`)."""
@@ -130,6 +131,13 @@ class Tempered(MCMCKernel):
         adapt_mass_matrix: bool = True,
         target_accept_prob: float = 0.8,
     ):
+        inner: Any = program
+        while isinstance(inner, Messenger):
+            if isinstance(inner, numpyro.handlers.seed):
+                raise BayesattnError(
+                    "program must not be seeded, or all draws from its prior are one, got handlers.seed"
+                )
+            inner = inner.fn
         self._program = program
         self.replicas = checked_replicas("replicas", replicas)
         self._pilot: tuple[list, int] | None = None
@@ -350,6 +358,10 @@ def _require_density(log_density: Callable, reference: Any) -> None:
     """Check a log density at draws of its reference, as `Tempered.of_density` says."""
     if not isinstance(reference, dist.Distribution):
         raise BayesattnError(f"reference must be a NumPyro distribution, got {shown(reference)}")
+    if masked(reference):
+        raise BayesattnError(
+            f"reference must be a normalised distribution with draws, or the evidence is off, got {type(reference).__name__}"
+        )
     found = jax.eval_shape(log_density, jax.ShapeDtypeStruct(reference.shape(), float))
     if (shape := getattr(found, "shape", None)) != ():
         got = type(found).__name__ if shape is None else f"one of shape {shape}"
@@ -357,7 +369,7 @@ def _require_density(log_density: Callable, reference: Any) -> None:
     try:
         draw = jax.jit(lambda key: jax.lax.map(log_density, reference.sample(key, (DRAWS_LOOKED_AT,))))
         values = np.asarray(draw(first_key(0)))
-    except (NotImplementedError, jax.errors.TracerArrayConversionError):  # It cannot be drawn, or JAX traces.
+    except (NotImplementedError, jax.errors.TracerArrayConversionError):  # It has no draws, or JAX traces.
         return
     of_draws = f"of {len(values)} draws of reference"
     if infinite := int(np.isposinf(values).sum()):

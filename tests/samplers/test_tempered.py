@@ -315,7 +315,10 @@ def test_a_density_that_is_no_number_is_refused_and_where_it_is_nan_is_told():
         Tempered.of_density(lambda x: jnp.log(x[0]), wide)
     with pytest.warns(UserWarning, match="log_density is finite at none of 100 draws of reference"):
         Tempered.of_density(lambda x: jnp.log(x[0] > 1000.0), wide)
-    Tempered.of_density(jnp.sum, dist.ImproperUniform(dist.constraints.real, (), (2,)))
+    with pytest.raises(ValueError, match=r"reference must be a normalised .*, got ImproperUniform"):
+        Tempered.of_density(jnp.sum, dist.ImproperUniform(dist.constraints.real, (), (2,)))
+    with pytest.raises(ValueError, match="program must not be seeded"):
+        Tempered(numpyro.handlers.seed(conjugate, 0))
 
 
 @pytest.mark.parametrize("probability", [0, 1.0])

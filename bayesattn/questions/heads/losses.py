@@ -299,7 +299,7 @@ class _Ladder:
 
     def losses(self, name: str, rows: Bool[np.ndarray, " row"]) -> dict[str, float]:
         """Losses without the given rows of U."""
-        scale, drawn, worst = 1.0, self.drawn, np.nan
+        scale, drawn, worst = 1.0, self.drawn, 0.0
         steps: list[Bridge] = []
         while scale > 0:
             colder = self._next(drawn, scale, rows)
@@ -307,7 +307,7 @@ class _Ladder:
             forward = self._differences(drawn, scale, colder, rows)
             backward = self._differences(after, colder, scale, rows)
             steps.append(bridge(forward, backward))
-            worst = float(np.fmax.reduce([worst, rhat(forward), rhat(backward)]))
+            worst = float(np.max([worst, rhat(forward), rhat(backward)]))  # NaN of one chain, which tells nothing.
             scale, drawn = colder, after
         total, error = chained(steps)
         kept = np.where(rows, 0.0, 1.0)

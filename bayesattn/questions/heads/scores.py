@@ -178,7 +178,7 @@ class Heads(Described):
         if "losses" in vars(self):
             lost = self.losses.summary().drop(columns="rhat")
             columns = {f"{name}{end}": f"{name}_lost{end}" for name in COLUMNS for end in ("", "_error")}
-            table = table.join(lost.rename(columns=columns))
+            table = table.assign(**{column: lost[name].to_numpy() for name, column in columns.items()})
         return table
 
     def _described(self) -> tuple[str, dict[str, str]]:
