@@ -277,9 +277,7 @@ def test_scores_are_of_the_sequences_that_were_predicted(zoo):
     assert score(draws, model=sequences).accuracy == expected
     tokens[:, -1] = False
     padded = sequences.replace(mask=np.broadcast_to(tokens[:1], sequences.inputs.shape[:2]))
-    with pytest.raises(
-        ValueError, match="mask of new sequences must be given, since those of training are padded"
-    ):
+    with pytest.raises(ValueError, match="mask of new sequences must be given, since those of training are padded"):
         new_inputs(padded, sequences.test_inputs, None)
     for name, values in (("test_inputs", -sequences.test_inputs), ("test_mask", tokens)):
         with pytest.raises(ValueError, match=f"predictions at the test examples .* their {name} differ"):
