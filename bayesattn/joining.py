@@ -89,8 +89,9 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
     """Raise ValueError unless draws have the model, settings, groups, variables and data of the first ones."""
     if difference := ModelRecord.of_tree(first).difference(ModelRecord.of_tree(other)):
         raise BayesattnError(f"{name} must be of the same model as draws[0], got draws of a model with {difference}")
-    classes = [described_in(tree).get("about_model", {}).get("output_names") or [] for tree in (first, other)]
-    _require_equal(f"{name} must have the classes", classes[0], classes[1], ordered=True)
+    classes = [described_in(tree).get("about_model", {}).get("output_names") for tree in (first, other)]
+    if all(classes):
+        _require_equal(f"{name} must have the classes", classes[0], classes[1], ordered=True)
     ours, theirs = _settings(first), _settings(other)
     for setting in ours if theirs else ():
         if ours[setting] != theirs.get(setting):

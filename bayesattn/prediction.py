@@ -114,8 +114,8 @@ class PosteriorPrediction(Described):
             f"{_range(deviation)}, that of f without label noise, Monte Carlo error at most {cell(error, '.2g')}"
         )
         if self.probabilities is not None:
-            two = len(named := self.output_names or ()) == 2
-            one = named[1] if two else "+1"
+            names = self.output_names or ()
+            one = names[1] if len(names) == 2 else "+1"
             what = "of classes" if self.probabilities.ndim == 2 else f"of {one}"
             of_labels = self.label_probabilities
             if of_labels is not None and not np.array_equal(self.probabilities, of_labels):

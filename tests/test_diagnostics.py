@@ -124,7 +124,9 @@ def test_as_many_draws_as_the_hardest_bound_needs():
     assert times_as_many(difference, bound, 0.2) == 1.0
     advice = {1.01: "about 1.1 times", 9.95: "about 10 times", 16.2: "about 17 times"}
     assert all(text in draw_more(times) for times, text in advice.items())
-    assert draw_more(np.inf) == "draw more"
+    assert draw_more(np.inf) == draw_more(np.nan) == draw_more(1.0) == "draw more"
+    same = np.array([0.1])
+    assert times_as_many(same, same, 0.05) == np.inf
 
 
 def test_one_chain_that_stands_still_among_others_is_found():

@@ -4,10 +4,12 @@ Python blocks and commands draw less than they say (`executed`, `SHORTER`), on f
 nothing else of them is changed, and only installation is left out.
 """
 
+import io
 import re
 import shlex
 import shutil
 import tomllib
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.checks.thresholds import VERDICTS
 from bayesattn.jobs.sweep.plan import SweepTable
 from bayesattn.prediction import score
 from bayesattn.questions import exchangeable
@@ -95,10 +98,12 @@ def test_readme_is_short():
 
 
 def test_readme(names, command):
+    printed = io.StringIO()
     for language, block, before in blocks(README):
         match language:
             case "python":
-                executed(block, names)
+                with redirect_stdout(printed):
+                    executed(block, names)
             case "toml":
                 Path(re.findall(r"`(\S+\.toml)`", before)[-1]).write_text(block)
             case "":
@@ -112,7 +117,8 @@ def test_readme(names, command):
                     assert not status or ("validate" in line and "Does " in out and status in (1, 2)), (line, err)
             case _:
                 assert language == "text"
-    assert len(names["new"].label_probabilities) == len(names["new"].mean)
+    assert any(printed.getvalue().startswith(f"{verdict}: ") for verdict in VERDICTS)
+    assert names["new"].mean.shape == names["new"].label_probabilities.shape == (SMALL["test_examples"],)
     assert names["saddle"].order_parameter.shape == (4, 4)
     assert score(names["draws"]).accuracy > 0.85  # Read at the last token they have 0.75.
     assert names["heads"].summary().shape[0] == 12

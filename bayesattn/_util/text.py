@@ -82,7 +82,7 @@ def rounded(value: float, error: float, sign: str = "") -> str:
 
 def draw_more(times: float) -> str:
     """Advice to draw more, with how many times as many draws would do, if known."""
-    if not math.isfinite(times):
+    if not 1 < times < math.inf:
         return "draw more"
     few = times < 10  # Then to one decimal, rounded up.
     return f"draw more, about {math.ceil(10 * times) / 10 if few else math.ceil(times):g} times as many"

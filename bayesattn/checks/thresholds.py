@@ -60,7 +60,7 @@ def times_as_many(difference: np.ndarray, bound: np.ndarray, margin: float) -> f
 
     What a bound adds to a difference falls as the root of the number of draws.
     """
-    left = (bound > margin) & (bound > difference)
+    left = bound > margin
     room = margin - difference[left]
     if np.any(room <= 0):
         return math.inf

@@ -1,5 +1,6 @@
 """Early stopping of sampling: at a target effective sample size, or at a time limit."""
 
+import math
 import threading
 import time
 import warnings
@@ -124,7 +125,7 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int, thin: int = 1) -> N
         if count >= FEWEST_DRAWS_FOR_ESS:  # Of fewer no error is known.
             warnings.warn(
                 f"{count} draws of each chain are too few to show whether chains have mixed, so means and errors of these"
-                f" draws are not to be trusted; draw {DRAWS_AT_FIRST_CHECK} or more",
+                f" draws are not to be trusted; draw {math.ceil(DRAWS_AT_FIRST_CHECK / thin)} or more",
                 stacklevel=4,
             )
         return

@@ -1,5 +1,6 @@
 """Which heads and paths matter over draws: against scores counted by hand, and the saddle point solved again."""
 
+import dataclasses
 import re
 from itertools import product
 from types import SimpleNamespace
@@ -73,6 +74,11 @@ def test_the_figure_has_the_priors_scores_and_the_evidence_lost(model, draws):
     np.testing.assert_array_equal(panel.lines[0].get_xdata(), lost[by_score])
     names = [f"{layer}: {name}" for layer, name in (heads.names[at] for at in by_score)]
     assert [tick.get_text() for tick in panel.get_yticklabels()] == names
+    assert [*panel.lines[-1].get_xdata()] == [5, 5]
+    repeated = [(1, "a"), (1, "a"), (2, "b")]
+    alike = dataclasses.replace(heads, units=heads.units._replace(names=repeated))
+    vars(alike)["losses"] = dataclasses.replace(losses, names=repeated)
+    np.testing.assert_array_equal(alike.summary()["evidence_lost"], lost)
     assert figure.get_suptitle() == f"{model.name}, N = 8, T = 0.1"
     by_layer = next(axes for axes in figure.axes if axes.get_title().startswith("Score"))
     assert by_layer.get_xlabel() == "head of the layer, in order"

@@ -102,6 +102,8 @@ def test_chains_that_have_not_mixed_are_told():
     with pytest.warns(UserWarning, match="50 draws of each chain are too few"):
         warn_of_poor_mixing({"order_parameter": apart}, 50)
     warn_of_poor_mixing({"order_parameter": good}, 90, thin=2)
+    with pytest.warns(UserWarning, match="40 draws of each chain are too few .*; draw 50 or more"):
+        warn_of_poor_mixing({"order_parameter": good}, 40, thin=2)
     with pytest.warns(UserWarning, match=r"chains have not mixed: R-hat is 1\.[1-9]"):
         warn_of_poor_mixing({"order_parameter": apart}, 100)
     walks = np.cumsum(rng.normal(size=(2, 400, 3)), axis=1)

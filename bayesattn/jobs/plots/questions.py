@@ -187,14 +187,11 @@ def layer_map(axes: Axes, heads: Heads) -> None:
     for row, layer in enumerate(rows):
         own = [at for at, of in enumerate(layers) if of == layer]
         means[row, : len(own)], deviations[row, : len(own)] = heads.scores[own], heads.sd[own]
-    of_layers = {layer: [str(of[1]) for of in heads.names if of[0] == layer] for layer in rows}
-    named = {tuple(names) for names in of_layers.values()}
-    same, numbers = len(named) == 1, range(1, 1 + means.shape[1])
-    columns = [*next(iter(named))] if same else [str(number) for number in numbers]
-    of_rows = [
-        f"layer {layer}" + ("" if same else f": {' .. '.join(dict.fromkeys((names[0], names[-1])))}")
-        for layer, names in of_layers.items()
-    ]
+    named = [[str(of[1]) for of in heads.names if of[0] == layer] for layer in rows]
+    same = all(names == named[0] for names in named)
+    columns = named[0] if same else [str(1 + head) for head in range(means.shape[1])]
+    ends = ["" if same else ": " + " .. ".join(dict.fromkeys((names[0], names[-1]))) for names in named]
+    of_rows = [f"layer {layer}{each}" for layer, each in zip(rows, ends, strict=True)]
     image = heat_map(axes, means, of_rows, columns, 1.0, deviations)
     axes.figure.colorbar(image, ax=axes, shrink=0.8).ax.set_ylim(0, 1)
     axes.set(xlabel="head of the layer" + ("" if same else ", in order"), title="Score, posterior mean ± sd")
