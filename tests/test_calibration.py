@@ -12,7 +12,7 @@ from blackjax.mcmc import barker
 import bayesattn as ba
 from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.models import collapsed
-from bayesattn.questions import calibration
+from bayesattn.questions import calibration, joint_law
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job, langevin
 from bayesattn.samplers.blocks import _factorises_batches, of_each
 from tests.posteriors import tiny_model
@@ -71,10 +71,25 @@ def test_a_wrong_temperature_and_a_large_step_are_found_by_ranks(model, simulati
 
 
 def test_a_large_step_without_metropolis_correction_is_found_by_the_joint_test(model):
-    right, wrong = (calibration.joint_test(model, **LARGE_STEP | each) for each in ({"sampler": "barker"}, {}))
+    right, wrong = (joint_law.joint_test(model, **LARGE_STEP | each) for each in ({"sampler": "barker"}, {}))
     assert (right.holds, wrong.holds) == (True, False)
-    assert repr(right).startswith("JointTest: holds")
-    assert repr(wrong).startswith("JointTest: does NOT hold")
+    assert repr(right).startswith("JointTest: joint law preserved")
+    assert repr(wrong).startswith("JointTest: joint law NOT preserved")
+
+
+def test_transitions_that_hardly_move_cannot_tell():
+    first = np.random.default_rng(0).normal(size=(200, 3))
+    first[:, 2] = 1.0
+    last = np.random.default_rng(1).normal(size=first.shape)
+    last[:, 1] = np.exp(first[:, 1])  # Ranks alone count.
+    assert joint_law._memory(first, last) == pytest.approx(1.0)
+    assert abs(joint_law._memory(first[:, :1], last[:, :1])) < 0.3
+    still = joint_law.JointTest(["U 1,1"], np.zeros(1), memory=1.0)
+    assert still.holds is None
+    assert "joint law cannot tell" in repr(still)
+    assert "raise iterations" in repr(still)
+    assert dataclasses.replace(still, z_scores=np.full(1, 9.0)).holds is False
+    assert dataclasses.replace(still, memory=0.5).holds is True
 
 
 @pytest.mark.heavy
@@ -85,7 +100,7 @@ def test_every_adjusted_sampler_is_calibrated(model, sampler):
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
     if sampler in WITH_REPLICAS:
         return
-    joint = calibration.joint_test(model, sampler=sampler, chains=4000)
+    joint = joint_law.joint_test(model, sampler=sampler, chains=4000)
     assert joint.holds, dict(zip(joint.names, joint.z_scores, strict=True))
 
 
@@ -149,6 +164,7 @@ def test_one_rank_alone_fails_at_every_size(simulations):
 def test_bad_input_is_named(narrow):
     model, simulations = narrow
     one = calibration.Simulations(*(each[:1] for each in simulations))
+    other = calibration.Simulations(simulations.labels[:, :3], simulations.quantities)
     for call, message in (
         (lambda: calibration.simulate(model, 0), "simulations must be a whole number of at least 1, got 0"),
         (lambda: calibration.calibrate(*narrow, sampler="gibbs"), "sampler must be one of"),
@@ -158,14 +174,19 @@ def test_bad_input_is_named(narrow):
             "^number of simulations must be a whole number of at least 20, got 1",
         ),
         (
-            lambda: calibration.joint_test(model, iterations=0),
+            lambda: calibration.calibrate(model, other),
+            "^simulations must be of the model, of 20 labels and .* got 3 and",
+        ),
+        (lambda: calibration.calibrate(*narrow, level=2), "^level must be a probability below 1, got 2"),
+        (
+            lambda: joint_law.joint_test(model, iterations=0),
             "^iterations must be a whole number of at least 1, got 0",
         ),
         (
-            lambda: calibration.joint_test(model, sampler=numpyro.infer.SA),
+            lambda: joint_law.joint_test(model, sampler=numpyro.infer.SA),
             "must be a name or .* got numpyro.infer.sa.SA without adapt_mass_matrix, adapt_step_size, step_size: use",
         ),
-        (lambda: calibration.joint_test(model, chains=1), "^chains must be a whole number of at least 100, got 1"),
+        (lambda: joint_law.joint_test(model, chains=1), "^chains must be a whole number of at least 100, got 1"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -199,4 +220,4 @@ def test_a_hundred_examples_are_calibrated_to_the_end():
     short = {"sampler": "hmc", "warmup": 20, "level": 1e-9}
     simulated = calibration.simulate(model, 20)
     assert calibration.calibrate(model, simulated, draws=7, thin=1, **short).ranks.shape[0] == 20
-    assert calibration.joint_test(model, chains=100, **short).holds
+    assert joint_law.joint_test(model, chains=100, **short).holds

@@ -28,7 +28,7 @@ from bayesattn.jobs import cli, sweep
 from bayesattn.jobs.cli import screen
 from bayesattn.jobs.cli.validate import _differs
 from bayesattn.jobs.plots import style
-from bayesattn.questions import calibration
+from bayesattn.questions import calibration, joint_law
 from bayesattn.tasks.load import ready_models
 from bayesattn.theory import potential
 from tests.processes import Started, run_command
@@ -98,6 +98,11 @@ def test_theory(run, shown):
     rows = json.loads(run(*asked, "--json")[1])
     assert [row["width"] for row in rows] == [8, 20]
     assert len(rows[0]["order_parameter"]) == 4
+
+
+def test_a_best_temperature_at_the_edge_is_said(shown):
+    out = shown("theory", "small.toml", "--width", "8", *("--temperature", "0.1", "--temperature", "1e9"), "--evidence")
+    assert "the best T is the least of those tried: try less" in out
 
 
 def test_theory_of_many_paths_is_told_by_heads(run, shown, monkeypatch):
@@ -233,7 +238,7 @@ def test_validate_chooses_temperatures_and_solves_the_theory_alone_at_other_widt
     np.testing.assert_array_equal(found["order_parameter"], alone.order_parameter)
 
 
-def calibrations(monkeypatch, ranks_of, joint_test=calibration.JointTest):
+def calibrations(monkeypatch, ranks_of, joint_test=joint_law.JointTest):
     """Lets ranks and their effective number be those of `ranks_of(model, sampler)`; the levels that are asked for."""
     levels = []
 
@@ -244,7 +249,7 @@ def calibrations(monkeypatch, ranks_of, joint_test=calibration.JointTest):
         return calibration.Calibration(["U 1,1"], ranks, 63, p_values, np.array([effective]), None, level)
 
     monkeypatch.setattr(calibration, "calibrate", calibrated)
-    monkeypatch.setattr(calibration, "joint_test", lambda *_, level, **__: joint_test(["U 1,1"], np.zeros(1), level))
+    monkeypatch.setattr(joint_law, "joint_test", lambda *_, level, **__: joint_test(["U 1,1"], np.zeros(1), level))
     return levels
 
 
@@ -268,7 +273,7 @@ def test_calibrate_asks_about_a_narrow_network_too(run, tmp_path, monkeypatch, u
     def joint_test(*arguments):
         [task] = shown[-1].progress.tasks
         waiting.append((task.completed, task.total, task.description))
-        return calibration.JointTest(*arguments)
+        return joint_law.JointTest(*arguments)
 
     levels = calibrations(monkeypatch, ranks_of, joint_test)
     monkeypatch.setattr(screen, "bars", lambda quiet: shown.append(Bars(False)) or shown[-1])

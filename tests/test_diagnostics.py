@@ -138,6 +138,15 @@ def test_one_chain_that_stands_still_among_others_is_found():
     assert any(warning.startswith("R-hat (of U) is ") for warning in found.warnings())
 
 
+def test_chains_that_are_copies_are_found():
+    draws = tree()
+    numbered = lambda part: part.assign_coords(chain=range(4)) if "chain" in part.dims else part  # noqa: E731
+    copies = draws.isel(chain=[0, 1, 1, 1]).map_over_datasets(numbered)
+    assert (diagnose(draws).repeated, diagnose(copies).repeated) == (0, 0.5)
+    assert any("same draws occur in several chains" in warning for warning in diagnose(copies).warnings())
+    assert diagnose(draws).doubts_about_repeats() == []
+
+
 def test_r_hat_of_one_chain_is_not_defined():
     draws = tree(chains=1, draws=2000)
     found = diagnose(draws)

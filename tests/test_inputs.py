@@ -15,6 +15,7 @@ import bayesattn as ba
 from bayesattn import attention, tasks
 from bayesattn._util.checks import owned
 from bayesattn.class_scores import class_accuracy
+from bayesattn.classes import labels_of
 from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError
 from bayesattn.gather import gather
@@ -360,6 +361,16 @@ def test_labels_of_one_hot_are_taken_whole_with_their_names():
     assert renamed.output_names == ("cat", "cow")
     with pytest.raises(BayesattnError, match=r"^test_labels must be of classes cat, dog, got cat, cow: give one_h"):
         model.replace(test_labels=other)
+
+
+def test_many_whole_numbers_in_a_row_are_said_to_be_taken_as_values():
+    with pytest.warns(
+        UserWarning, match="labels are whole numbers, 30 in a row, and are taken as values of a function"
+    ):
+        labels, names = labels_of("labels", np.arange(90) % 30)
+    assert (labels.dtype, names) == (float, None)
+    labels_of("labels", np.arange(60) % 30)  # Two of each: counts, say.
+    labels_of("labels", np.arange(90) % 30 + 5)
 
 
 TOKENS, MATRIX = np.ones((5, 4, 3)), np.full((5, 2, 4, 4), 0.25)

@@ -42,6 +42,9 @@ def test_a_cache_gives_path_inputs_of_each_sequence_by_itself():
         before, after = (cache[name, layer][mask] for name in ("resid_pre", "resid_post"))
         assert rho == pytest.approx(np.sum(before * after) / np.sum(before**2))
     assert "2 of layer 1, 1 of layer 2" in repr(found)
+    with pytest.warns(UserWarning, match="skips were not given"):
+        without = found.path_inputs()
+    np.testing.assert_array_equal(without, found.path_inputs(skips=False))
     # Only skips need what comes after a layer.
     before = {key: each for key, each in cache.items() if key[0] != "resid_post"}
     unknown = attention.from_cache(before, layers=(1, 2), heads=[[0, 2], [1]], mask=mask)

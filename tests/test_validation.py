@@ -280,12 +280,19 @@ def test_poor_draws_decide_nothing_whatever_they_say(without_test_examples, refe
         assert found.statement().startswith("cannot tell: ")
 
 
-def test_signs_that_never_change_in_a_narrow_network_decide_nothing(reference_validation):
-    diagnostics = dataclasses.replace(reference_validation.diagnostics, uncrossed=["a and b"])
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"uncrossed": ["a and b"]}, "the sign of U between a and b never changes in a chain"),
+        ({"repeated": 0.5}, "the same draws occur in several chains"),
+    ],
+)
+def test_signs_that_never_change_and_copies_of_chains_decide_nothing(reference_validation, changed, said):
+    diagnostics = dataclasses.replace(reference_validation.diagnostics, **changed)
     found = dataclasses.replace(reference_validation, diagnostics=diagnostics)
     assert reference_validation.verdict == HOLDS
     assert found.verdict == CANNOT_TELL
-    assert "the sign of U between a and b never changes in a chain" in found.statement()
+    assert said in found.statement()
 
 
 @pytest.mark.parametrize(
@@ -380,7 +387,7 @@ def test_a_single_draw_has_no_error_and_no_warning():
 def test_margins_and_levels_that_make_no_sense_are_refused(reference_draws):
     with pytest.raises(ValueError, match="margin must be a finite number above 0, got 0"):
         ba.validate(reference_draws, margin=0)
-    with pytest.raises(ValueError, match="level must be below 1, got 1"):
+    with pytest.raises(ValueError, match="level must be a probability below 1, got 1"):
         ba.validate(reference_draws, level=1)
 
 

@@ -205,6 +205,13 @@ def positive(name: str, value: Checked) -> float:
     return checked
 
 
+def probability(name: str, value: Checked) -> float:
+    """The value as a float; raises ValueError unless it is above 0 and below 1."""
+    if (checked := positive(name, value)) >= 1:
+        raise BayesattnError(f"{name} must be a probability below 1, got {checked:g}")
+    return checked
+
+
 def is_prior(value: object) -> bool:
     """Whether a value is a NumPyro distribution, which stands for a number that is not known."""
     return hasattr(value, "log_prob") and hasattr(value, "support")

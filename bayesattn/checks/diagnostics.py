@@ -16,17 +16,20 @@ from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_r
 from bayesattn.checks.mixing import (
     FEWEST_CHAINS,
     FEWEST_DRAWS,
+    MOST_REPEATS,
+    REPEATED,
     is_constant,
     is_stuck,
     mixing_of,
     moments,
     on_and_below_diagonal,
     pareto_k,
+    repeated_share,
 )
 from bayesattn.checks.theory_predictions import BATCHES_PER_CHAIN
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset, has_order_parameter
-from bayesattn.models.draws import Draws, fewest_round_trips, opened
+from bayesattn.models.draws import Draws, fewest_round_trips, identifying_numbers, opened
 from bayesattn.models.hyperpriors import VARIANCES, VECTORS
 from bayesattn.models.stored_model import architecture_in, numbers_with_priors
 from bayesattn.samplers.stopping import doubts_about_trips
@@ -69,7 +72,8 @@ class Diagnostics(Described):
     infinite. `uncrossed` names the pairs of rows of U whose entry has one sign in each chain, for networks that may have
     modes apart (`bayesattn.theory.bartlett.may_have_modes_apart`) and draws that were not tempered; `round_trips` is the
     least number of round trips of a tempered chain between posterior and prior. `weight_space` says whether the draws are
-    known to come from a parameterisation that samples weights.
+    known to come from a parameterisation that samples weights. `repeated` is the share of draws that also occur in another
+    chain.
     """
 
     chains: int
@@ -89,6 +93,7 @@ class Diagnostics(Described):
     uncrossed: list[str] = field(default_factory=list)
     round_trips: float = float("nan")
     weight_space: bool = False
+    repeated: float = 0.0
 
     @property
     def undefined(self) -> dict[str, str]:
@@ -119,6 +124,10 @@ class Diagnostics(Described):
             " a network this narrow may have modes that no chain has reached, which R-hat does not show; draw with"
             " sampler='tempered'"
         ]
+
+    def doubts_about_repeats(self) -> list[str]:
+        """Why chains with the same draws are fewer than they seem; nothing if they differ."""
+        return [REPEATED] if self.repeated > MOST_REPEATS else []
 
     def warnings(self) -> list[str]:
         """Warnings about the draws, each with advice."""
@@ -151,7 +160,7 @@ class Diagnostics(Described):
                 f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {GOOD_ESS}:"
                 f" {draw_more(enough / self.tail_ess)}, before you trust quantiles"
             )
-        notes += [*self.doubts_about_signs(), *doubts_about_trips(self.round_trips)]
+        notes += [*self.doubts_about_repeats(), *self.doubts_about_signs(), *doubts_about_trips(self.round_trips)]
         if self.pareto_k > MOST_PARETO_K:
             notes.append(
                 f"the tails of U^2 are heavy: Pareto k is {self.pareto_k:.2f}, above {MOST_PARETO_K}: values too rare"
@@ -265,6 +274,9 @@ def diagnose(draws: Draws) -> Diagnostics:
             found["pareto_k"] = float(np.fmax.reduce(pareto_k(watched["order_parameter"])))
             if "round_trips" not in statistics:  # Tempered replicas have been where signs change.
                 found["uncrossed"] = _uncrossed(draws, watched["order_parameter"])
+        if not found["constant"]:
+            of = {name: dataset(draws, name) for name in ("posterior", "sample_stats")}
+            found["repeated"] = repeated_share(identifying_numbers(of)[1])
     found["round_trips"] = fewest_round_trips(draws)
     return Diagnostics(
         **found,

@@ -16,6 +16,9 @@ COLUMNS = {"R-hat": ("rhat", ".3f"), "ESS": ("ess", ".0f"), "tail ESS": ("tail_e
 """Columns of tables: the number of `moments` under each heading, and its format."""
 FEWEST_DRAWS = 4
 """Smallest number of draws per chain at which R-hat and effective sample size are defined."""
+MOST_REPEATS = 0.1
+"""Largest share of draws that also occur in another chain. Within a chain, samplers may return to earlier states."""
+REPEATED = "the same draws occur in several chains: they share a random key, or one was passed twice"
 FEWEST_CHAINS = 2
 """Smallest number of chains for R-hat. R-hat from the halves of one chain does not show whether chains agree."""
 
@@ -28,6 +31,11 @@ def is_constant(values: xr.DataArray) -> np.ndarray:
 def is_stuck(values: xr.DataArray) -> np.ndarray:
     """Whether each entry is constant within every chain, but differs between chains."""
     return is_constant(values) & (values.max(("chain", "draw")) > values.min(("chain", "draw"))).values
+
+
+def repeated_share(values: Float[np.ndarray, "chain draw"]) -> float:
+    """Share of the different numbers of each chain that another chain has too."""
+    return 1 - len(np.unique(values)) / sum(len(np.unique(chain)) for chain in values)
 
 
 def pareto_k(values: xr.DataArray) -> np.ndarray:

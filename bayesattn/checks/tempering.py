@@ -50,8 +50,9 @@ class Tempering(Described):
         transitions: number of transitions of each chain that the draws span, more than draws if these were thinned.
         log_evidence: log p(Y), the log of the mean likelihood under the prior.
         error: standard error of `log_evidence`: +- 2 errors is the 95 % interval. NaN for one chain of few round trips.
-        reliable: whether each chain made 10 round trips or more, and the error is at most 0.3. A mode with a small share of
-            the prior may take many more trips to be found.
+        reliable: whether each chain made 10 round trips or more, the error is at most 0.3, and the prior is one that can be
+            drawn. A mode with a small share of the prior may take many more trips to be found.
+        draws_prior: whether the prior of the program can be drawn; the density of any other may lack a constant.
     """
 
     powers: Float[np.ndarray, "chain power"]
@@ -63,6 +64,7 @@ class Tempering(Described):
     log_evidence: float
     error: float
     reliable: bool
+    draws_prior: bool = True
 
     @property
     def barrier(self) -> float:
@@ -98,6 +100,8 @@ class Tempering(Described):
             return ""
         if self.warnings():
             return ", not reliable, as round trips are few"
+        if not self.draws_prior:
+            return ", not reliable, as the prior cannot be drawn, so its density may lack a constant"
         known = np.isfinite(self.error)
         return f", not reliable, as its error is {'above ' + str(LARGEST_RELIABLE_ERROR) if known else 'not known'}"
 
@@ -155,6 +159,7 @@ def tempering(draws: "Draws | MCMC") -> Tempering:
     Raises ValueError for draws that were not tempered, a chain whose powers change, and an MCMC that has not run.
     """
     found, thin = _statistics(draws)
+    draws_prior = bool(getattr(getattr(draws, "sampler", None), "draws_prior", True))  # Of an MCMC; networks have one.
     powers, logs = found["powers"][:, -1], found["log_likelihoods"]
     if np.any(found["powers"] != powers[:, None]):
         raise BayesattnError(
@@ -175,7 +180,8 @@ def tempering(draws: "Draws | MCMC") -> Tempering:
         transitions=thin * logs.shape[1],
         log_evidence=value,
         error=error,
-        reliable=bool(not doubts_about_trips(trips) and error <= LARGEST_RELIABLE_ERROR),
+        reliable=bool(draws_prior and not doubts_about_trips(trips) and error <= LARGEST_RELIABLE_ERROR),
+        draws_prior=draws_prior,
     )
 
 

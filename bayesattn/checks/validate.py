@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import xarray as xr
 
-from bayesattn._util.checks import positive
+from bayesattn._util.checks import positive, probability
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.accuracy import accuracy_of
 from bayesattn.checks.alignment import alignment_over_draws
@@ -15,7 +15,6 @@ from bayesattn.checks.mixing import from_below_diagonal, moments, on_and_below_d
 from bayesattn.checks.theory_predictions import Predicted, outputs_of, predicted, readout_batches
 from bayesattn.checks.thresholds import LEVEL, MARGIN
 from bayesattn.checks.validation import MIXING, Validation
-from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.models.draws import ORDER_PARAMETER_AXES, Draws, opened_with_fixed_attention, order_parameters_in
 from bayesattn.models.earlier import draws_first
@@ -47,9 +46,7 @@ def validate(
             twice; a margin not above 0, a level not between 0 and 1.
         NotConverged: the theory's solver failed.
     """
-    margin, level = positive("margin", margin), positive("level", level)
-    if level >= 1:
-        raise BayesattnError(f"level must be below 1, got {level:g}")
+    margin, level = positive("margin", margin), probability("level", level)
     model, tree = opened_with_fixed_attention(draws, model)
     paths = model.architecture.rows
     sampled = xr.DataArray(order_parameters_in(tree, model), dims=ORDER_PARAMETER_AXES)

@@ -120,14 +120,14 @@ class Validation(Described):
 
     @property
     def usable(self) -> bool:
-        """Whether the chains mixed well enough for a verdict; False for one chain, or a sign kept in a narrow network."""
+        """Whether the chains mixed well enough for a verdict: several, no copies, no sign kept in a narrow network."""
         return not self._unmixed()
 
     def _unmixed(self) -> list[str]:
         """Doubts about the draws, whatever they are compared with."""
         found = self.diagnostics
         mixing = doubts_about("U", found.chains, self.rhat, self.ess, found.round_trips)
-        return [*mixing, *found.doubts_about_signs()]
+        return [*mixing, *found.doubts_about_repeats(), *found.doubts_about_signs()]
 
     @cached_property
     def entries(self) -> Compared:

@@ -1,9 +1,7 @@
-"""Calibration of a sampler: simulation-based calibration, and a joint test of its transitions.
+"""Simulation-based calibration of a sampler (Talts et al. 2018; Modrak et al. 2023).
 
-Both use the joint distribution of parameters and labels, from which exact draws are possible. Simulation-based calibration
-(Talts et al. 2018; Modrak et al. 2023): the rank of a parameter among posterior draws, given labels drawn with this
-parameter, is uniform. Joint test (after Geweke 2004): a transition that leaves the posterior invariant, followed by a new
-draw of the labels, leaves the joint distribution invariant.
+Parameters and labels have a joint distribution from which exact draws are possible. The rank of a parameter among posterior
+draws, given labels drawn with this parameter, is uniform. `joint_law` tests transitions by the same distribution.
 """
 
 from collections.abc import Callable
@@ -15,14 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy import stats
 
-from bayesattn._util.checks import positive_integer
-from bayesattn._util.plain_values import PlainDict
+from bayesattn._util.checks import positive_integer, probability
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
-from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, ranks_among, uniform_probability
+from bayesattn.checks.ranks import effective_share, least_tail, ranks_among, uniform_probability
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model, parameterisation_of
 from bayesattn.models.conditional import conditional_of
@@ -30,13 +26,12 @@ from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.queries_keys import invariants, names_of_invariants
 from bayesattn.models.tokens import TokenDataset
-from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
-from bayesattn.samplers.blocks import Plan, of_each, plan
-from bayesattn.samplers.options import option_names
-from bayesattn.samplers.program import Program, kernel, options_for
+from bayesattn.samplers import BIASED, Job
+from bayesattn.samplers.blocks import of_each, plan
+from bayesattn.samplers.program import Program
 
-FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
-"""Smallest numbers with which a calibration can fail: simulations, draws per rank, chains of the joint test."""
+FEWEST_SIMULATIONS, FEWEST_DRAWS = 20, 7
+"""Smallest numbers with which a calibration can fail: simulations, draws per rank."""
 RANKED_PREDICTIONS = 5
 """Number of test examples whose predictions are ranked."""
 VERDICTS = {True: "uniform", False: "NOT uniform", None: "cannot tell"}
@@ -101,30 +96,6 @@ class Calibration(Described):
         }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class JointTest(Described):
-    """Change of location and spread of functions of parameters and labels by transitions, in standard errors."""
-
-    names: list[str]
-    z_scores: Float[np.ndarray, " quantity"]
-    level: float = LEVEL
-
-    @property
-    def holds(self) -> bool:
-        """Whether the functions agree, at the level over all functions (Bonferroni)."""
-        return bool(np.max(np.abs(self.z_scores)) < self.threshold)
-
-    @property
-    def threshold(self) -> float:
-        """Largest absolute z-score with which the test holds."""
-        return float(stats.norm.isf(self.level / 2 / len(self.names)))
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        worst = int(np.argmax(np.abs(self.z_scores)))
-        largest = f"{self.z_scores[worst]:+.2f} of {self.names[worst]}; holds up to {self.threshold:.2f}"
-        return f"JointTest: {'holds' if self.holds else 'does NOT hold'}", {"largest z": largest}
-
-
 @with_own_settings
 def simulate(model: NetworkPosterior, simulations: int, seed: int = 0) -> Simulations:
     """Draw weights from the prior, and labels and predictions from the network with these weights.
@@ -182,14 +153,20 @@ def calibrate(
         thin: transitions between these draws, which should make them nearly independent: see `Calibration.effective`.
         warmup: transitions before the first draw.
         seed: seed of the sampler.
-        level: probability that a correct sampler fails, over all quantities.
+        level: probability that a correct sampler fails, over all quantities; below 1.
         progress: function called with the number of simulations done.
         settings: further settings of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: invalid settings.
+        ValueError: invalid settings, simulations of a model of another size.
         FloatingPointError: a draw is not finite.
     """
+    level, names = probability("level", level), quantity_names(model)
+    own, got = (np.size(model.labels), len(names)), tuple(np.size(each[:1]) for each in simulations)
+    if got != own:
+        raise BayesattnError(
+            f"simulations must be of the model, of {own[0]} labels and {own[1]} quantities, got {got[0]} and {got[1]}"
+        )
     if not has_fixed_attention(model):  # Ranked quantities depend on the queries and keys.
         settings = {"keep": ("order_parameter", "prediction", "queries_keys")} | settings
     for name, value, fewest in (("draws", draws, FEWEST_DRAWS), ("thin", thin, 1)):
@@ -222,119 +199,7 @@ def calibrate(
     p_values = uniform_probability(least_tail(stacked, draws), count, draws)
     effective = effective_share(np.concatenate(kept))
     worst = float(max(np.concatenate(bias).mean(0).ravel(), key=abs)) if bias else None
-    return Calibration(quantity_names(model), stacked, draws, p_values, effective, worst, level)
-
-
-@with_own_settings
-def joint_test(
-    model: NetworkPosterior,
-    *,
-    chains: int = 1000,
-    iterations: int = 10,
-    warmup: int = 200,
-    seed: int = 0,
-    level: float = LEVEL,
-    **settings: Any,
-) -> JointTest:
-    """Test whether transitions of a sampler, tuned once and then fixed, preserve the joint distribution.
-
-    Each of many chains begins at an exact draw of parameters and labels. Transitions given the labels alternate with new
-    draws of the labels given the parameters. The final states of the chains are compared with fresh exact draws.
-
-    Args:
-        model: the model; its labels are not used.
-        chains: number of independent chains.
-        iterations: transitions of each chain.
-        warmup: transitions on one simulated data set that adapt the step size.
-        seed: seed of all random numbers.
-        level: probability that a correct sampler fails, over all functions.
-        settings: settings of `bayesattn.samplers.Job`; by default the sampler is "nuts".
-
-    Raises:
-        ValueError: invalid settings, a sampler with replicas or without a step size to be tuned.
-    """
-    # With fewer, no sampler could fail.
-    positive_integer("chains", chains, FEWEST_CHAINS)
-    positive_integer("iterations", iterations)
-    settings = {"sampler": "nuts"} | settings
-    job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel").for_model(model)
-    if job.sampler in WITH_REPLICAS:
-        raise BayesattnError(
-            f"sampler must draw from its last draw alone for the joint test, got {job.sampler!r}, whose replicas remember"
-            " earlier labels; use calibration.calibrate instead"
-        )
-    if lacking := {"step_size", "adapt_step_size", "adapt_mass_matrix"} - {*option_names(job.kernel)}:
-        raise BayesattnError(
-            "sampler must be a name or a class of kernels with options for the step size that the joint test fixes, got"
-            f" {job.sampler_name} without {', '.join(sorted(lacking))}: use calibration.calibrate instead"
-        )
-    tuning_key, start_key, fresh_key = jax.random.split(
-        stream(seed, "joint test", model.fingerprint, job.sampler_name, job.parameterisation), 3
-    )
-    simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
-    # Neither the transition nor its whitening may depend on the drawn labels. Whitening is by the prior, or by the model's
-    # own labels if outputs are sampled.
-    by_whitening = job.parameterisation == "collapsed"
-    kind = parameterisation_of(model, job.parameterisation)
-    prepared = kind.prepare(model, "prior") if by_whitening and has_fixed_attention(model) else {}
-    ready = plan(simulated, job, prepared, other_labels=True)
-    options, posterior = _tuned_options(ready, job, warmup, tuning_key), ready.posterior
-
-    @jax.jit
-    @of_each
-    def functions(sites, labels):
-        return _tested(posterior.quantities(sites, tuning_key), labels, model)
-
-    @jax.jit
-    @of_each
-    def exact(key):
-        prior_key, labels_key = jax.random.split(key)
-        sites = posterior.draw_prior(prior_key)
-        return sites, posterior.draw_labels(labels_key, sites)
-
-    @jax.jit
-    @of_each
-    def chain(init_key, key, sites, labels):
-        transition = kernel(job.kernel, type(posterior), options)
-        state = transition.init(init_key, 0, sites, (posterior.with_labels(labels),), {})
-
-        def iterate(carry, key):
-            state, labels = carry
-            arguments = (posterior.with_labels(labels),)
-            state = transition.sample(transition.refresh(state, arguments, {}), arguments, {})
-            return (state, posterior.draw_labels(key, state.z)), None
-
-        (state, labels), _ = jax.lax.scan(iterate, (state, labels), jax.random.split(key, iterations))
-        return state.z, labels
-
-    # Functions of one batch size are compiled once, and so are functions that do not depend on the sampler.
-    exact_keys, init_keys, keys = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(
-        jax.random.split(start_key, chains)
-    )
-    after = np.asarray(functions(*chain(init_keys, keys, *exact(exact_keys))))
-    fresh = jax.random.split(fresh_key, (10, chains))
-    before = np.concatenate([np.asarray(functions(*exact(keys))) for keys in fresh])
-    entries = [name for name in quantity_names(model) if name.startswith("U")]
-    names = [*entries, *_names_of_others(model), model.likelihood.statistic_name, "log likelihood"]
-    return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after), level)
-
-
-def _tuned_options(ready: Plan, job: Job, warmup: int, key: Array) -> PlainDict:
-    """Options of the sampler without adaptation, with the step size of the job or, by default, that of warm-up."""
-    options = options_for(job.kernel, ready.posterior, job.options)
-    if options.get("adapt_step_size", True) or "step_size" not in options:
-        state = ready.program.start(key, ready.posterior)
-        while (left := warmup - int(state.i)) > 0:
-            state, _ = ready.program.block(state, ready.posterior, min(left, ready.block), False, 1, ready.block)
-        options["step_size"] = float(state.adapt_state.step_size)
-    return options | {"adapt_step_size": False, "adapt_mass_matrix": False}
-
-
-def _tested(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:
-    """Functions of one draw and its labels that the joint test compares: entries of U, invariants, numbers, two scalars."""
-    entries = drawn["order_parameter"][np.tril_indices(model.architecture.rows)]
-    scalars = jnp.stack([model.likelihood.statistic(labels), _log_likelihood(drawn, labels, model)])
-    return jnp.concatenate([entries, *_others(drawn, model), scalars])
+    return Calibration(names, stacked, draws, p_values, effective, worst, level)
 
 
 def quantity_names(model: NetworkPosterior) -> list[str]:
@@ -350,16 +215,17 @@ def quantity_names(model: NetworkPosterior) -> list[str]:
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
     shape = (min(RANKED_PREDICTIONS, model.test_examples), *model.architecture.output_axes)
     predictions = ["f " + ",".join(str(axis + 1) for axis in entry) for entry in np.ndindex(shape)]
-    return [*entries, *correlations, *predictions, *_names_of_others(model), "log likelihood"]
+    return [*entries, *correlations, *predictions, *names_of_others(model), "log likelihood"]
 
 
-def _others(drawn: dict[str, Array], model: NetworkPosterior) -> list[Array]:
+def others(drawn: dict[str, Array], model: NetworkPosterior) -> list[Array]:
     """Invariants of queries and keys, if these are sampled, and numbers that have priors."""
     of_heads = [] if has_fixed_attention(model) else [invariants(drawn)]
     return of_heads + ([model.hyperpriors.listed(drawn)] if model.has_priors else [])
 
 
-def _names_of_others(model: NetworkPosterior) -> list[str]:
+def names_of_others(model: NetworkPosterior) -> list[str]:
+    """Names of `others`."""
     of_heads = [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
     return [*of_heads, *model.hyperpriors.names]
 
@@ -432,9 +298,9 @@ def _ranked(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> 
     correlations = jnp.round(order_parameter / jnp.outer(deviations, deviations), 9)
     parts = [order_parameter[np.tril_indices(len(deviations))], correlations[np.tril_indices(len(deviations), -1)]]
     parts += [] if prediction is None else [prediction[:RANKED_PREDICTIONS].ravel()]
-    return jnp.concatenate([*parts, *_others(drawn, model), _log_likelihood(drawn, labels, model)[None]])
+    return jnp.concatenate([*parts, *others(drawn, model), log_likelihood(drawn, labels, model)[None]])
 
 
-def _log_likelihood(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:
+def log_likelihood(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:
     """Log likelihood log p(Y | U) of a draw, or log p(Y | f) if its outputs are sampled."""
     return conditional_of(model).with_labels(labels).log_likelihood(drawn)

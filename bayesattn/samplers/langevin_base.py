@@ -19,8 +19,7 @@ from numpyro.infer.hmc_util import HMCAdaptState, IntegratorState, warmup_adapte
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
 
-from bayesattn._util.checks import positive, positive_integer
-from bayesattn.errors import BayesattnError
+from bayesattn._util.checks import positive, positive_integer, probability
 
 Vector = Float[Array, " coordinate"]
 MOST_ENERGY_ERROR = 1000.0
@@ -111,9 +110,7 @@ class Langevin(MCMCKernel):
         self.step_size, self.steps = positive("step_size", step_size), positive_integer("steps", steps)
         self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
         target = self.target if target_accept_prob is None else target_accept_prob
-        self.target_accept_prob = positive("target_accept_prob", target)
-        if self.target_accept_prob >= 1:
-            raise BayesattnError(f"target_accept_prob must be below 1, got {target_accept_prob}")
+        self.target_accept_prob = probability("target_accept_prob", target)
         self._potential_of: Callable = lambda *args, **kwargs: potential_fn
         self._postprocess: Callable = lambda *args, **kwargs: lambda z: z
 

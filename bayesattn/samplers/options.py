@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn._util.checks import positive, positive_integer, shown, suggestion, truth
+from bayesattn._util.checks import positive, positive_integer, probability, shown, suggestion, truth
 from bayesattn._util.plain_values import PlainDict
 from bayesattn.errors import BayesattnError
 from bayesattn.samplers.tempered import checked_replicas
@@ -59,11 +59,6 @@ def option_names(kernel: Any) -> list[str]:
     return sorted(set(names))
 
 
-def _probability(name: str, value: object) -> None:
-    if not positive(name, value) < 1:
-        raise BayesattnError(f"{name} must be below 1, got {value:g}")
-
-
 def _tree_depth(name: str, value: object) -> None:
     depths = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, list | tuple) and len(value) != 2:
@@ -89,7 +84,7 @@ CHECKS: dict[str, Callable[[str, object], object]] = {
     "replicas": checked_replicas,
     "step_size": positive,
     "steps": positive_integer,
-    "target_accept_prob": _probability,
+    "target_accept_prob": probability,
     "trajectory_length": positive,
 }
 """Check of each option, for all samplers that have it."""

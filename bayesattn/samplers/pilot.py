@@ -1,6 +1,7 @@
 """What a NumPyro program says before any chain: draws from its prior, its likelihood at a power, how far apart they are."""
 
 import numbers
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -39,8 +40,8 @@ def suited_replicas(program: Callable, key: Key[Array, ""], *args: Any, **kwargs
         args: arguments of the program.
         kwargs: keyword arguments of the program.
 
-    Returns 12 if the prior of the program cannot be drawn. Raises FloatingPointError if the likelihood of all
-    draws from the prior in one of two islands is 0 or not defined.
+    Returns 12 if the prior of the program cannot be drawn. Warns of draws from it that are infinite in unconstrained
+    coordinates. Raises FloatingPointError if the likelihood of all draws in one of two islands is 0 or not defined.
     """
     if not draws_prior(program, *args, **kwargs):
         return USUAL_REPLICAS
@@ -49,6 +50,12 @@ def suited_replicas(program: Callable, key: Key[Array, ""], *args: Any, **kwargs
     prior_key, annealing_key = jax.random.split(key)
     path = FromPrior(program, args, kwargs)
     points = np.asarray(_prior_points(jax.random.split(prior_key, PILOT_PARTICLES), path))
+    if out := int(np.sum(~np.isfinite(points).all(1))):
+        warnings.warn(
+            f"{out} of {PILOT_PARTICLES} draws from the prior are at an edge of its support, beyond floating point numbers:"
+            " log p(Y) is that of the rest of the prior",
+            stacklevel=3,
+        )
     try:
         powers = annealed(annealing_key, Particles.at(points, 2), path, PILOT_MOVES).powers
     except FloatingPointError as error:

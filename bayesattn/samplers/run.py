@@ -24,7 +24,7 @@ from bayesattn.models.posterior import Posterior
 from bayesattn.models.stored_model import ATTRIBUTE, described, plain_table
 from bayesattn.samplers.blocks import Chains, Outputs, Progress, advance, bytes_per_draw, plan, write_region
 from bayesattn.samplers.job import Job
-from bayesattn.samplers.stopping import Goal, entries, warn_of_few_trips, warn_of_poor_mixing
+from bayesattn.samplers.stopping import FEWEST_EFFECTIVE_DRAWS, Goal, entries, warn_of_few_trips, warn_of_poor_mixing
 
 if TYPE_CHECKING:
     import xarray as xr  # imports pandas, which takes half as long as importing JAX
@@ -115,8 +115,9 @@ def sample(
                 raise
             warnings.warn(f"interrupted: {kept} of {job.kept} draws of each chain are there", stacklevel=3)
     warn_of_few_trips(recorder.outputs["sample_stats"], kept)
-    if target_ess is None:
-        warn_of_poor_mixing(recorder.outputs["posterior"], kept, job.thin)
+    # Whether there are as many effective draws as a target asks for has been said.
+    fewest = FEWEST_EFFECTIVE_DRAWS if target_ess is None else 0
+    warn_of_poor_mixing(recorder.outputs["posterior"], kept, job.thin, fewest)
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = axis_names(model) | {"draw": job.draw_numbers[:kept]}
     tree = tree_of(outputs | data_groups(model), coords, axes(model))

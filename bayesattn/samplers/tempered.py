@@ -25,7 +25,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn, initialize_model
 from numpyro.primitives import Messenger
 
-from bayesattn._util.checks import positive, positive_integer, shown
+from bayesattn._util.checks import positive, positive_integer, probability, shown
 from bayesattn._util.random import first_key
 from bayesattn.errors import BayesattnError
 from bayesattn.models.interface import TEMPERED_FIELDS
@@ -143,9 +143,7 @@ class Tempered(MCMCKernel):
         self._pilot: tuple[list, int] | None = None
         self.length, self.step_size = positive("length", length), positive("step_size", step_size)
         self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
-        self.target_accept_prob = positive("target_accept_prob", target_accept_prob)
-        if self.target_accept_prob >= 1:
-            raise BayesattnError(f"target_accept_prob must be below 1, got {target_accept_prob}")
+        self.target_accept_prob = probability("target_accept_prob", target_accept_prob)
 
     @classmethod
     def of_density(cls, log_density: Callable, reference: dist.Distribution, **options: Any) -> "Tempered":

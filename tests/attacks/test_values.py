@@ -140,7 +140,7 @@ OPTIONS = [
     ("nuts", {"max_tree_depth": [3, 4, 5]}, "a pair of depths"),
     ("nuts", {"max_tree_depth": [5, 0]}, "options.max_tree_depth must be a whole number of at least 1, got 0"),
     ("nuts", {"step_size": float("nan")}, "options.step_size must be a finite number above 0"),
-    ("nuts", {"target_accept_prob": 1.0}, "options.target_accept_prob must be below 1"),
+    ("nuts", {"target_accept_prob": 1.0}, "options.target_accept_prob must be a probability below 1"),
     ("nuts", {"adapt_step_size": "false"}, "options.adapt_step_size must be true or false, got 'false'"),
     ("hmc", {"trajectory_length": float("inf")}, "options.trajectory_length must be a finite number"),
     ("ula", {"steps": 2.5}, "options.steps must be a whole number"),

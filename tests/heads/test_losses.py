@@ -1,5 +1,6 @@
 """What is lost without heads: against prior draws, the limit of infinite width, and removal by trying all."""
 
+import dataclasses
 import warnings
 from pathlib import Path
 from unittest.mock import Mock
@@ -213,6 +214,12 @@ def test_heads_are_removed_in_the_order_that_trying_all_gives(model, draws):
     assert found.accuracy[-1] == 0.5  # f = 0, a guess.
     lost = found.accuracy[0] - found.accuracy > 0.02
     assert found.dispensable == np.argmax(lost) - 1
+    low, high = found.dispensable_interval
+    assert low <= found.dispensable <= high
+    assert found.lost_error[0] == 0
+    assert f"are lost ({low} to {high} within two errors)" in found.statement()
+    sure = dataclasses.replace(found, lost_error=0 * found.lost_error)
+    assert sure.dispensable_interval == (found.dispensable,) * 2
     assert len(ba.remove_heads(model, most=1).names) == 1
 
 
@@ -257,6 +264,9 @@ def test_chains_that_cannot_be_compared_are_not_said_to_have_mixed():
     assert np.isnan(rhat(np.random.default_rng(0).normal(size=(1, 10))))
     said = " ".join(repr(losses_of([1.0], r_hat=np.nan)).split())
     assert "not defined, one chain alone cannot show that it has mixed" in said
+    mixed, apart = losses_of([1.0, 2.0]), losses_of([1.0, 2.0], r_hat=np.array([1.0, 1.1]))
+    assert (mixed.doubts(), len(apart.doubts())) == ([], 1)
+    assert "did not mix (R-hat above 1.02) for (1, '2')" in apart.doubts()[0]
     for known in (losses_of([1.0]), losses_of([1.0], np.nan, np.nan)):
         assert "not defined" not in repr(known)
 

@@ -16,7 +16,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods import require_by_example
 from bayesattn.models import collapsed, latent_outputs, left_out
 from bayesattn.prediction import PosteriorPrediction
-from bayesattn.questions import calibration
+from bayesattn.questions import calibration, joint_law
 from tests import dense
 from tests.conftest import relative_error
 from tests.statistics import likely, near
@@ -175,7 +175,7 @@ def test_left_out_outputs_are_integrated_over(outputs, temperature):
 @pytest.mark.parametrize("parameterisation", ["collapsed", "path"])
 def test_samplers_of_classes_are_calibrated(parameterisation):
     model = model_of_classes("a skip")
-    assert calibration.joint_test(model, parameterisation=parameterisation).holds
+    assert joint_law.joint_test(model, parameterisation=parameterisation).holds
     if parameterisation == "collapsed":
         simulations = calibration.simulate(model, 200, seed=1)
         found = calibration.calibrate(model, simulations)

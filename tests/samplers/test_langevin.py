@@ -11,7 +11,7 @@ import xarray as xr
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.models import collapsed, path
-from bayesattn.questions import calibration
+from bayesattn.questions import joint_law
 from bayesattn.samplers import BIASED, Job, langevin
 from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
 from bayesattn.samplers.program import _strong, kernel, options_for
@@ -131,7 +131,7 @@ def test_gradients_in_float32_leave_the_posterior_as_it_is(model, chain_method):
     settings = RUN | {"options": FLOAT32, "chain_method": chain_method}
     require_exact_means(ba.sample(model, "underdamped", **settings)["posterior"], model)
     if chain_method == "vectorised":
-        assert calibration.joint_test(model, sampler="underdamped", options=FLOAT32).holds
+        assert joint_law.joint_test(model, sampler="underdamped", options=FLOAT32).holds
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="looks for LAPACK's names in the program")

@@ -10,6 +10,7 @@ commit b5e0742 is its code.
 import itertools
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import arviz_stats
 import jax
@@ -25,7 +26,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks import tempering
-from bayesattn.questions import calibration
+from bayesattn.questions import joint_law
 from bayesattn.samplers import Tempered, exchanges, pilot, stopping, tempered
 from bayesattn.samplers.langevin import Mala
 from tests.posteriors import exact_scalar_posterior, require_exact_means, tiny_model
@@ -184,6 +185,10 @@ def test_modes_far_apart_have_their_weights_and_trips_are_counted():
     assert found.barrier == pytest.approx(found.barriers.sum(1).mean())
     assert np.ptp(found.barriers) < 0.25
     assert [panel.get_title() for panel in found.figure().axes][1] == f"barrier {found.barrier:.2f}"
+    crossed.sampler.draws_prior = False  # As of an improper prior.
+    doubted = ba.tempering(crossed)
+    assert not doubted.reliable
+    assert "not reliable, as the prior cannot be drawn" in repr(doubted)
 
 
 def test_evidence_and_trips_of_draws_in_trees(warm, drawn):
@@ -262,6 +267,15 @@ def test_priors_that_cannot_be_drawn_are_moved_by_trajectories():
     named = partial(lambda kind, x: scaled() if kind == "scaled" else bounded(), x=jnp.ones(1))
     assert pilot.suited_replicas(named, jax.random.key(0), "bounded") == pilot.FEWEST_REPLICAS
     assert pilot.suited_replicas(improper, jax.random.key(0)) == pilot.USUAL_REPLICAS
+
+
+def test_draws_from_a_prior_that_are_infinite_are_counted(monkeypatch):
+    points = np.zeros((pilot.PILOT_PARTICLES, 1))
+    points[:7] = np.inf
+    monkeypatch.setattr(pilot, "_prior_points", lambda *_: points)
+    monkeypatch.setattr(pilot, "annealed", lambda *_: SimpleNamespace(powers=np.ones(5)))
+    with pytest.warns(UserWarning, match="^7 of 128 draws from the prior are at an edge of its support"):
+        pilot.suited_replicas(lambda: numpyro.sample("x", dist.Normal()), jax.random.key(0))
 
 
 def test_the_prior_of_a_constrained_site_is_its_density_where_it_lives():
@@ -366,4 +380,4 @@ def test_a_stopped_run_goes_on_with_the_same_bits(warm, drawn, tmp_path):
 def test_the_joint_test_refuses_replicas_that_remember_other_labels(warm):
     for model, sampler in ((warm, "tempered"), (tiny_model(heads=(2,), widths=(1, 2)), "auto")):
         with pytest.raises(ValueError, match="must draw from its last draw alone for the joint test, got 'tempered'"):
-            calibration.joint_test(model, sampler=sampler)
+            joint_law.joint_test(model, sampler=sampler)

@@ -13,7 +13,7 @@ from bayesattn._util.progress import Bar
 from bayesattn.jobs.cli import options, output, screen
 from bayesattn.jobs.plots import calibration_figure
 from bayesattn.models import Model
-from bayesattn.questions import calibration
+from bayesattn.questions import calibration, joint_law
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job
 
 CALIBRATED_SAMPLERS = [name for name in SAMPLERS if name not in WITH_REPLICAS]
@@ -26,7 +26,7 @@ WHY_NARROW = (
 )
 Cases = dict[str, tuple[Model, int]]
 """Networks, each with its number of simulations, by title."""
-Results = dict[str, tuple[calibration.Calibration, calibration.JointTest]]
+Results = dict[str, tuple[calibration.Calibration, joint_law.JointTest]]
 """Both tests by sampler."""
 
 
@@ -41,7 +41,7 @@ def calibrate(
     temperature: options.Temperature = None,
     data_seed: options.DataSeed = None,
     simulations: Annotated[int, typer.Option(min=calibration.FEWEST_SIMULATIONS, help="Simulated data sets.")] = 200,
-    chains: Annotated[int, typer.Option(min=calibration.FEWEST_CHAINS, help="Chains of the joint test.")] = 1000,
+    chains: Annotated[int, typer.Option(min=joint_law.FEWEST_CHAINS, help="Chains of the joint test.")] = 1000,
     draws: Annotated[
         int, typer.Option(min=calibration.FEWEST_DRAWS, help="Posterior draws that a simulated value is ranked among.")
     ] = 63,
@@ -125,7 +125,7 @@ def calibrate(
 
 
 def _calibrated(
-    cases: Cases, names: list[str], bar: Bar, ranking: PlainDict, joint_law: PlainDict, shared: PlainDict
+    cases: Cases, names: list[str], bar: Bar, ranking: PlainDict, of_chains: PlainDict, shared: PlainDict
 ) -> tuple[dict[str, Results], list[str]]:
     """Results of each network by sampler, and what went wrong with others."""
     results: dict[str, Results] = {title: {} for title in cases}
@@ -139,7 +139,7 @@ def _calibrated(
             try:
                 ranked = calibration.calibrate(network, simulated, sampler=name, progress=report, **ranking, **shared)
                 bar.update(begun + count, description=f"{title}: {name}, joint test")
-                results[title][name] = ranked, calibration.joint_test(network, sampler=name, **joint_law, **shared)
+                results[title][name] = ranked, joint_law.joint_test(network, sampler=name, **of_chains, **shared)
             except FloatingPointError as error:
                 failures.append(f"{title}: {error}")  # What other samplers have simulated is not lost.
             begun += count + 1
@@ -162,6 +162,7 @@ def _plain(simulations: int, results: Results) -> PlainDict:
             "effective_share": dict(zip(ranked.names, ranked.effective.tolist(), strict=True)),
             "step_size_bias": ranked.bias,
             "joint_law_preserved": joint.holds,
+            "memory": joint.memory,
             "z_scores": dict(zip(joint.names, joint.z_scores.tolist(), strict=True)),
             "z_threshold": joint.threshold,
         }
@@ -189,7 +190,7 @@ def _print(results: Results, title: str, thin: int) -> None:
         laws.append(
             {
                 "sampler": name,
-                "joint law": "preserved" if joint.holds else "NOT preserved",
+                "joint law": joint_law.VERDICTS[joint.holds],
                 "z-score": f"{abs(joint.z_scores[greatest]):.1f}",
                 "of": joint.names[greatest],
             }

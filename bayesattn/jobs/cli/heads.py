@@ -18,7 +18,6 @@ from bayesattn.models.hyperpriors import shown_prior
 from bayesattn.models.model import Model
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.questions.heads import Heads, Losses, Removal, predicted_losses
-from bayesattn.questions.heads.removal import MOST_ACCURACY_LOST
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -146,6 +145,8 @@ def _print(
         screen.say(
             "sampled without it" if exact else "by the theory, to leading order at large width (--exact samples)"
         )
+        for doubt in losses.doubts():
+            screen.say(doubt, style="yellow")
     if len(paths.names) > 1:
         strongest = np.argsort(-paths.scores, kind="stable")[:SHOWN_PATHS]
         rows = [{"path": paths.names[at]} | _score(paths, at) for at in strongest]
@@ -172,5 +173,4 @@ def _print_removal(removal: Removal) -> None:
     ]
     screen.print_table("Heads removed one by one, all other values inferred again", rows, ["last"])
     if np.isfinite(removal.accuracy[0]):
-        dispensable, most = removal.dispensable, f"{100 * MOST_ACCURACY_LOST:g} points of accuracy"
-        screen.say(f"{dispensable} of {len(removal.names)} can go before more than {most} are lost")
+        screen.say(removal.statement())

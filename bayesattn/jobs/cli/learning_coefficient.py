@@ -79,6 +79,8 @@ def learning_coefficient(
         screen.say(f"S* = {found.best_fit.square:.4g}, {found.best_fit.how}")
         if found.stopped is not None:
             screen.say(found.stopped)
+        for doubt in found.doubts:
+            screen.say(doubt, style="yellow")
         screen.say(found.fit.statement)
         screen.say_where(f"runs in {folder}")
     output.save_figure(lambda: learning_coefficient_figure(found), figure, overwrite, as_json)

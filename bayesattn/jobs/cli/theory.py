@@ -179,6 +179,10 @@ def _print_evidence(rows: list[PlainDict]) -> None:
     screen.print_table("log evidence, log p(Y | N, T)", table, ["method"])
     if not all(row["evidence"]["reliable"] for row in rows):
         screen.say("?: not reliable, the stated error is too small", style="yellow")
+    tried = sorted({row["temperature"] for row in rows})
+    if len(tried) > 1 and best["temperature"] in (tried[0], tried[-1]):
+        end, more = ("least", "less") if best["temperature"] == tried[0] else ("greatest", "more")
+        screen.say(f"the best T is the {end} of those tried: try {more}", style="yellow")
 
 
 def _print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> None:

@@ -48,15 +48,29 @@ class FiniteLatent(OwnsArrays):
         return np.array(list(itertools.product(range(len(self.emission)), repeat=tokens)))
 
     def joint(self, sequences: Checked) -> Float[np.ndarray, "latent sequence"]:
-        """p(z, X) of each sequence, shape (Z, sequence), for sequences of shape (sequence, token)."""
-        return self.prior[:, None] * np.prod(self.emission[np.asarray(sequences)], axis=1).T
+        """p(z, X) of each sequence, shape (Z, sequence), for sequences of shape (sequence, token).
+
+        Raises ValueError for another shape, and for tokens that are not numbers from 0 of the vocabulary.
+        """
+        return self.prior[:, None] * np.prod(self._probabilities(sequences), axis=1).T
 
     def posterior(self, sequences: Checked) -> Float[np.ndarray, "latent sequence"]:
-        """pi(X) = p(z | X), shape (Z, sequence), for sequences of shape (sequence, token); NaN where p(X) = 0."""
+        """pi(X) = p(z | X), shape (Z, sequence), for sequences of shape (sequence, token); NaN where p(X) = 0.
+
+        Errors are those of `joint`.
+        """
         with np.errstate(divide="ignore"):
-            logs = np.log(self.prior)[:, None] + np.log(self.emission[np.asarray(sequences)]).sum(1).T
+            logs = np.log(self.prior)[:, None] + np.log(self._probabilities(sequences)).sum(1).T
         with np.errstate(invalid="ignore"):
             return special.softmax(logs, axis=0)
+
+    def _probabilities(self, sequences: Checked) -> Float[np.ndarray, "sequence token latent"]:
+        """p(x | z) of each token x."""
+        tokens, last = finite_array("sequences", sequences, ("sequences", "tokens")), len(self.emission) - 1
+        odd = (tokens < 0) | (tokens > last) | (tokens != np.round(tokens))
+        if odd.any():
+            raise BayesattnError(f"sequences must hold whole numbers from 0 to {last}, got {tokens[odd][0]:g}")
+        return self.emission[tokens.astype(int)]
 
     def log_odds(self, counts: Checked, truth: int) -> Float[np.ndarray, " sequence"]:
         """Log odds of z* against its best rival given X, in nats, shape (sequence,).
@@ -66,8 +80,11 @@ class FiniteLatent(OwnsArrays):
             truth: index of z*.
 
         Raises:
-            ValueError: one latent only, an index that is not one of a latent.
+            ValueError: one latent only, an index that is not one of a latent, counts of another shape or below 0.
         """
+        counts = finite_array("counts", counts, ("sequences", len(self.emission)))
+        if np.any((counts < 0) | (counts != np.round(counts))):
+            raise BayesattnError("counts must be whole numbers of at least 0, got others")
         truth, scores = self._require_rival(truth), self._scores(counts)
         return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
 

@@ -29,6 +29,7 @@ from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks.accuracy import paired_error
 from bayesattn.checks.mixing import FEWEST_DRAWS
+from bayesattn.checks.thresholds import USABLE_RHAT
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
@@ -66,7 +67,6 @@ STEPS, TEMPERED_STEPS = (200, 150), (500, 1000)
 """Usual steps of warm-up and draws of each network, and those of tempered chains, whose draws are less independent."""
 MOST_ERRORS = 5.0
 """Largest difference, in combined errors, between the loss by chains and that by evidences."""
-UNRELIABLE_RHAT = 1.02
 COLUMNS = ("evidence", "accuracy", "log_score")
 
 
@@ -106,6 +106,17 @@ class Losses(Described):
         index = indexed(self.names, self.levels)
         return pd.DataFrame({name: getattr(self, name) for name in (*columns, "rhat")}, index=index)
 
+    def doubts(self) -> list[str]:
+        """Why some losses are not to be trusted, one sentence each; nothing if all chains mixed, or there were none."""
+        found = []
+        if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
+            found.append("R-hat is not defined, one chain alone cannot show that it has mixed: draw several")
+        if doubtful := [str(self.names[at]) for at in np.flatnonzero(self.rhat > USABLE_RHAT)]:
+            found.append(
+                f"chains did not mix (R-hat above {USABLE_RHAT}) for {', '.join(doubtful)}; raise warmup= and length="
+            )
+        return found
+
     def _described(self) -> tuple[str, dict[str, str]]:
         least, most = int(np.argmin(self.evidence)), int(np.argmax(self.evidence))
         rows = {
@@ -116,13 +127,7 @@ class Losses(Described):
         rows["nats"] = (
             f"1 says little, {CLEAR_LOSS:g} are odds of 150 for the network with it; ± is the Monte Carlo error"
         )
-        doubtful = [str(self.names[at]) for at in np.flatnonzero(self.rhat > UNRELIABLE_RHAT)]
-        if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
-            rows["R-hat"] = "not defined, one chain alone cannot show that it has mixed: draw several"
-        if doubtful:
-            rows["cannot tell"] = (
-                f"chains did not mix (R-hat above {UNRELIABLE_RHAT}) for {', '.join(doubtful)}; raise warmup= and length="
-            )
+        rows |= {"cannot tell": "; ".join(doubts)} if (doubts := self.doubts()) else {}
         return f"Losses without each of {len(self.names)} heads, paths or groups", rows
 
 

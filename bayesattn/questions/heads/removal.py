@@ -14,7 +14,7 @@ from bayesattn._util.checks import Checked, positive_integer
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described
-from bayesattn.checks.accuracy import binomial_error
+from bayesattn.checks.accuracy import binomial_error, paired_error
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import Draws, opened_with_network
 from bayesattn.models.model import Model
@@ -44,6 +44,7 @@ class Removal(Described):
         accuracy_error: its standard error over test examples.
         log_score: mean log predictive density of the test labels.
         levels: names of the index levels: ["layer", "head"] for heads, whose names are tuples; else ["path"] or ["group"].
+        lost_error: standard error over test examples of the accuracy lost, which both networks predict.
     """
 
     names: list[Any]
@@ -52,6 +53,7 @@ class Removal(Described):
     accuracy_error: Float[np.ndarray, " removed"]
     log_score: Float[np.ndarray, " removed"]
     levels: list[str]
+    lost_error: Float[np.ndarray, " removed"]
 
     @property
     def dispensable(self) -> int:
@@ -59,6 +61,21 @@ class Removal(Described):
         if not np.isfinite(self.accuracy[0]):
             raise BayesattnError("dispensable needs test labels that are classes, got a removal without accuracy")
         return dispensable(self.accuracy, float(self.accuracy[0]))
+
+    @property
+    def dispensable_interval(self) -> tuple[int, int]:
+        """`dispensable` if each accuracy lost were two of its errors more, and two less."""
+        ends = (self.accuracy - 2 * self.lost_error, self.accuracy + 2 * self.lost_error)
+        low, high = (dispensable(each, float(self.accuracy[0])) for each in ends)
+        return low, high
+
+    def statement(self) -> str:
+        """How many heads can go, with the ends within two errors; raises ValueError without accuracy."""
+        low, high = self.dispensable_interval
+        return (
+            f"{self.dispensable} of {len(self.names)} can go before more than {100 * MOST_ACCURACY_LOST:g} points of"
+            f" accuracy are lost ({low} to {high} within two errors)"
+        )
 
     def summary(self) -> "pd.DataFrame":
         """One row for each removal, after one for the whole network."""
@@ -76,10 +93,7 @@ class Removal(Described):
     def _described(self) -> tuple[str, dict[str, str]]:
         rows = {"order": ", ".join(map(str, self.names[:4])) + (", .." if len(self.names) > 4 else "")}
         if np.isfinite(self.accuracy[0]):
-            rows["accuracy"] = (
-                f"{self.accuracy[0]:.3f} ± {self.accuracy_error[0]:.2g} with all; {self.dispensable} of"
-                f" {len(self.names)} can go before more than {100 * MOST_ACCURACY_LOST:.0f} points are lost"
-            )
+            rows["accuracy"] = f"{self.accuracy[0]:.3f} ± {self.accuracy_error[0]:.2g} with all; {self.statement()}"
         kind = "head" if len(self.levels) > 1 else self.levels[0]
         return f"Removal of {len(self.names)} {kind}s, by evidence", rows
 
@@ -130,7 +144,9 @@ def remove_heads(
     log_score, _ = np.array([mean_and_error(fit.log_score(whole)) for fit in fits]).T
     evidence = np.array([fit.log_evidence for fit in fits])
     names = [units.names[at] for at in order]
-    return Removal(names, evidence - evidence[0], accuracy, error, log_score, units.levels)
+    lost = [right[0] - each for each in right[1:]]
+    lost_error = [0.0, *(paired_error(float(each @ each), float(each.sum()), each.size) for each in lost)]
+    return Removal(names, evidence - evidence[0], accuracy, error, log_score, units.levels, np.array(lost_error))
 
 
 def dispensable(accuracies: Float[np.ndarray, " removed"], whole: float) -> int:

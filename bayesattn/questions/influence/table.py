@@ -29,9 +29,13 @@ class InfluenceTables:
         self.found = found
 
     def strongest(self, of: str = "outputs") -> xr.DataArray:
-        """Root mean square influence of each example, or group, over all entries of a variable, such as test examples."""
+        """Root mean square influence of each example, or group, over all entries of a variable, such as test examples.
+
+        Less what Monte Carlo errors add to the squares; 0 where they explain all of it.
+        """
         values = self._values(of)
-        return (values**2).mean([axis for axis in values.dims if axis != values.dims[-1]]) ** 0.5
+        squares = values**2 - self.found[f"{of}_error"].fillna(0.0) ** 2
+        return squares.mean([axis for axis in values.dims if axis != values.dims[-1]]).clip(min=0.0) ** 0.5
 
     def table(self, *place: int | str, of: str = "outputs", most: int = SHOWN) -> "pd.DataFrame":
         """Examples of largest influence on one quantity, such as the prediction at a test example.

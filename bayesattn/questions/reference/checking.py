@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from bayesattn._util.checks import Checked, entries, positive, positive_integer, seed_number, shown
+from bayesattn._util.checks import Checked, entries, positive_integer, probability, seed_number, shown
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
@@ -124,8 +124,7 @@ def check(
     Raises:
         ValueError: a kernel of another kind, an unknown name, draws of another shape or that are not finite.
     """
-    if positive("level", level) >= 1:
-        raise BayesattnError(f"level must be a probability below 1, got {level:g}")
+    probability("level", level)
     chains = positive_integer("chains", chains, 2)
     warmup, draws = positive_integer("warmup", warmup), positive_integer("draws", draws)
     seed_number("seed", seed)

@@ -10,11 +10,11 @@ import xarray as xr
 from jaxtyping import Float
 from scipy import stats
 
-from bayesattn._util.checks import finite_array, positive, positive_integer
+from bayesattn._util.checks import finite_array, positive, positive_integer, probability
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell, draw_more
-from bayesattn.checks.mixing import FEWEST_DRAWS, moments
+from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_REPEATS, REPEATED, moments, repeated_share
 from bayesattn.checks.thresholds import DRAWS_PER_FREEDOM, LEVEL, doubts_about, times_as_many
 from bayesattn.errors import BayesattnError
 from bayesattn.models.draws import CHAIN_AXES, Draws, fewest_round_trips, opened, order_parameters_in
@@ -30,8 +30,6 @@ RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
 """Verdicts in the order of the exit statuses of `bayesattn grade`."""
 MARGIN = 0.2
 """Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
-MOST_REPEATS = 0.1
-"""Largest share of draws that also occur in another chain. Within a chain, samplers may return to earlier states."""
 MOST_TOGETHER = 6
 """Largest correlation of two chains, and of all pairs on average, in its standard deviations if chains are independent."""
 SMALLEST_SPREAD = 0.01
@@ -125,8 +123,8 @@ class Grade(Described):
         table = self.table
         if fixed := int(np.sum(np.ptp(self.values, axis=(0, 1)) == 0)):
             return [f"{fixed} quantities never vary: these are points, not draws"]
-        if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
-            return ["the same draws occur in several chains: they share a random key, or one was passed twice"]
+        if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and repeated_share(self.values[..., 0]) > MOST_REPEATS:
+            return [REPEATED]
         if np.all(np.ptp(self.values[..., 0], axis=1) == 0):  # U; predictions may be drawn anew given it.
             return ["no chain ever moves: is the log density finite, and the step size small enough?"]
         if together := _moving_together(self.values):
@@ -266,11 +264,6 @@ def _moving_together(values: Float[np.ndarray, "chain draw quantity"]) -> float:
     return float(together.flat[z.argmax()]) if z.max() > MOST_TOGETHER else 0.0
 
 
-def _repeated(values: Float[np.ndarray, "chain draw"]) -> float:
-    """Share of the different numbers of each chain that another chain has too."""
-    return 1 - len(np.unique(values)) / sum(len(np.unique(chain)) for chain in values)
-
-
 def _freedom(ess: np.ndarray) -> np.ndarray:
     """Degrees of freedom of Monte Carlo errors."""
     return np.maximum(ess / DRAWS_PER_FREEDOM, 1)
@@ -300,9 +293,7 @@ def grade(
     Raises:
         ValueError: an unknown name, draws of another model or on other test examples, without U or f, or not finite.
     """
-    margin, level, reference = positive("margin", margin), positive("level", level), load(name)
-    if level >= 1:
-        raise BayesattnError(f"level must be a probability below 1, got {level:g}")
+    margin, level, reference = positive("margin", margin), probability("level", level), load(name)
     model, tree = reference.model, opened(draws)
     _require_own(tree, reference)
     order_parameters = order_parameters_in(tree, model)

@@ -5,11 +5,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from bayesattn import theory
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import Described, with_error
+from bayesattn.checks.thresholds import USABLE_RHAT
 from bayesattn.models.model import Model
 from bayesattn.questions.singular.best_fit import BestFit, reduced
 from bayesattn.questions.singular.limit import Interval, Limit, fitted, largest_multiplicity
@@ -96,9 +97,21 @@ class LearningCoefficient(Described):
 
     @cached_property
     def fit(self) -> Limit:
-        """Fit of the limit of small T; see `limit` and `multiplicity`."""
+        """Fit of the limit of small T, from temperatures whose chains mixed; see `limit` and `multiplicity`."""
         largest = largest_multiplicity(self.model.architecture, self.model.path_inputs.shape[2])
-        return fitted(self.temperatures, self.value, self.error, largest)
+        return fitted(self.temperatures, self.value, np.where(self._unmixed, np.nan, self.error), largest)
+
+    @property
+    def _unmixed(self) -> Bool[np.ndarray, " temperature"]:
+        return self.rhat > USABLE_RHAT  # Of one chain it is NaN.
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why estimates at some temperatures are not to be trusted, one sentence; nothing if all chains mixed."""
+        if not self._unmixed.any():
+            return []
+        cold = ", ".join(f"{temperature:.2g}" for temperature in self.temperatures[self._unmixed])
+        return [f"chains did not mix at T = {cold}: R-hat is above {USABLE_RHAT}; draw longer"]
 
     @property
     def limit(self) -> Interval:
@@ -129,6 +142,7 @@ class LearningCoefficient(Described):
             "multiplicity": self.multiplicity._asdict(),
             "statement": self.fit.statement,
             "stopped": self.stopped,
+            "doubts": self.doubts,
             "two_temperature": {name: array.tolist() for name, array in self.two_temperature._asdict().items()},
         }
 
@@ -137,6 +151,8 @@ class LearningCoefficient(Described):
         rows = {"coldest": coldest, "S*": f"{self.best_fit.square:.4g}, {self.best_fit.how}"}
         if len(self.temperatures) > 1:
             rows |= {"limit": self.fit.statement}
+        if self.doubts:
+            rows["cannot tell"] = self.doubts[0]
         return f"Learning coefficient at {len(self.temperatures)} temperatures", rows
 
 

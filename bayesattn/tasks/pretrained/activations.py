@@ -62,17 +62,26 @@ class TransformerActivations(Described):
     def __iter__(self) -> Iterator[Any]:
         return iter((self.inputs, self.matrices, self.mask))
 
-    def path_inputs(self, readout: str = "mean", skips: Checked = False) -> Float[np.ndarray, "example path feature"]:
+    def path_inputs(self, readout: str = "mean", skips: Checked = None) -> Float[np.ndarray, "example path feature"]:
         """Path inputs xi of shape (P, Pi, N_0), in float64.
 
         Args:
             readout: "mean" over tokens, the "first" token or the "last" one; choose the readout of the transformer.
-            skips: whether the layers have skip connections (the residual stream); one truth value for all layers.
+            skips: whether the layers have skip connections (the residual stream); one truth value for all layers, by
+                default false.
 
         Raises:
             ValueError: another readout, or skips that are not true or false.
+
+        Warns if skips are not given for several layers, because a head that reads the residual stream is then missed.
         """
-        flags = [truth("skips", skips)] * len(self.matrices)
+        if skips is None and len(self.matrices) > 1:
+            warnings.warn(
+                "skips were not given, and without them heads of a later layer read other heads alone, not the residual"
+                " stream: pass skips=True, and the architecture their strengths, or skips=False",
+                stacklevel=2,
+            )
+        flags = [skips is not None and truth("skips", skips)] * len(self.matrices)
         heads = sum(len(names) for names in self.head_names)
         chunk = max(1, CHUNK_BYTES // (8 * heads * self.inputs.shape[1] ** 2))
         chunks = [slice(start, start + chunk) for start in range(0, len(self.inputs), chunk)]
