@@ -1,7 +1,6 @@
 """Class labels."""
 
 import operator
-import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -111,25 +110,12 @@ def labels_of(name: str, answers: Checked) -> tuple[np.ndarray, tuple[str, ...] 
     array = np.asarray(readable(answers))
     array = array[:, 0] if array.shape[1:] == (1,) else array
     kind = array.dtype.kind
-    if kind in "iu" and array.ndim == 1 and (many := _many_classes(array)):
-        warnings.warn(
-            f"{name} are whole numbers, {many} in a row, and are taken as values of a function; if they are class numbers,"
-            " use bayesattn.one_hot(labels)",
-            stacklevel=3,
-        )
     if kind == "f" or (kind in "iu" and (array.ndim != 1 or not doubtful_labels(name, array))):
         return finite(name, array.astype(float)), None  # The model warns of numbers that look like classes.
     found = _one_hot(name, answers)
     if len(found.names) == 2:
         return found.labels[:, 1] - found.labels[:, 0], found.names
     return found.labels, found.names
-
-
-def _many_classes(labels: np.ndarray) -> int:
-    """Number of labels' values if they are more than `MOST_CLASSES` whole numbers in a row, three times each on average."""
-    values = np.unique(labels)
-    in_a_row = values[0] in (0, 1) and values[-1] - values[0] + 1 == len(values)
-    return len(values) if in_a_row and MOST_CLASSES < len(values) <= len(labels) / 3 else 0
 
 
 def coded(name: str, labels: Any, names: Sequence[str] | None, outputs: int) -> Any:
@@ -197,6 +183,21 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
         f"{name} are {', '.join(f'{value:g}' for value in values[:3])}{', ..' if len(values) > 3 else ''} and are taken as"
         f" values of a function; if they are class numbers, use bayesattn.one_hot(labels) and an architecture with outputs ="
         f" {len(values)}"
+    )
+
+
+def many_classes(name: str, labels: np.ndarray) -> str:
+    """Text of a warning if labels (P,) may be classes that are too many to be taken for such by themselves; else empty.
+
+    These are more than 20 different whole numbers in a row, from 0 or 1, that occur three times each on average.
+    """
+    values = np.unique(labels)
+    many, in_a_row = len(values), np.array_equal(values, values[:1] + np.arange(len(values)))
+    if not (MOST_CLASSES < many <= len(labels) / 3 and in_a_row and values[0] in (0, 1)):
+        return ""
+    return (
+        f"{name} are {many} whole numbers in a row and are taken as values of a function; if they are class numbers, use"
+        f" bayesattn.one_hot({name}) and an architecture with outputs = {many}"
     )
 
 

@@ -102,7 +102,7 @@ def test_theory(run, shown):
 
 def test_a_best_temperature_at_the_edge_is_said(shown):
     out = shown("theory", "small.toml", "--width", "8", *("--temperature", "0.1", "--temperature", "1e9"), "--evidence")
-    assert "the best T is the least of those tried: try less" in out
+    assert "N = 8: the best T, 0.1, is the lowest of those tried: try lower ones" in " ".join(out.split())
 
 
 def test_theory_of_many_paths_is_told_by_heads(run, shown, monkeypatch):

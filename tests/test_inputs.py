@@ -15,7 +15,7 @@ import bayesattn as ba
 from bayesattn import attention, tasks
 from bayesattn._util.checks import owned
 from bayesattn.class_scores import class_accuracy
-from bayesattn.classes import labels_of
+from bayesattn.classes import many_classes
 from bayesattn.compressed import Compressed
 from bayesattn.errors import BayesattnError
 from bayesattn.gather import gather
@@ -364,13 +364,13 @@ def test_labels_of_one_hot_are_taken_whole_with_their_names():
 
 
 def test_many_whole_numbers_in_a_row_are_said_to_be_taken_as_values():
-    with pytest.warns(
-        UserWarning, match="labels are whole numbers, 30 in a row, and are taken as values of a function"
-    ):
-        labels, names = labels_of("labels", np.arange(90) % 30)
-    assert (labels.dtype, names) == (float, None)
-    labels_of("labels", np.arange(60) % 30)  # Two of each: counts, say.
-    labels_of("labels", np.arange(90) % 30 + 5)
+    numbers = np.arange(90) % 30
+    assert many_classes("labels", numbers).startswith("labels are 30 whole numbers in a row and are taken as values")
+    inputs = np.ones((90, 2, 3)) + numbers[:, None, None]
+    with pytest.warns(UserWarning, match=r"use bayesattn.one_hot\(labels\) and an architecture with outputs = 30"):
+        model_of(numbers, inputs)
+    for others in (numbers[:60], numbers + 5, 2 * numbers, np.arange(90) % 20, np.array([])):
+        assert many_classes("labels", others) == ""
 
 
 TOKENS, MATRIX = np.ones((5, 4, 3)), np.full((5, 2, 4, 4), 0.25)

@@ -72,8 +72,8 @@ class Diagnostics(Described):
     infinite. `uncrossed` names the pairs of rows of U whose entry has one sign in each chain, for networks that may have
     modes apart (`bayesattn.theory.bartlett.may_have_modes_apart`) and draws that were not tempered; `round_trips` is the
     least number of round trips of a tempered chain between posterior and prior. `weight_space` says whether the draws are
-    known to come from a parameterisation that samples weights. `repeated` is the share of draws that also occur in another
-    chain.
+    known to come from a parameterisation that samples weights. `repeated` is the greatest share of a chain's draws that also
+    occur in another chain.
     """
 
     chains: int
@@ -274,9 +274,9 @@ def diagnose(draws: Draws) -> Diagnostics:
             found["pareto_k"] = float(np.fmax.reduce(pareto_k(watched["order_parameter"])))
             if "round_trips" not in statistics:  # Tempered replicas have been where signs change.
                 found["uncrossed"] = _uncrossed(draws, watched["order_parameter"])
-        if not found["constant"]:
-            of = {name: dataset(draws, name) for name in ("posterior", "sample_stats")}
-            found["repeated"] = repeated_share(identifying_numbers(of)[1])
+        numbers = identifying_numbers({"posterior": posterior, "sample_stats": statistics})[1]
+        if np.ptp(numbers, axis=1).min() > 0:
+            found["repeated"] = repeated_share(numbers)
     found["round_trips"] = fewest_round_trips(draws)
     return Diagnostics(
         **found,

@@ -17,8 +17,8 @@ COLUMNS = {"R-hat": ("rhat", ".3f"), "ESS": ("ess", ".0f"), "tail ESS": ("tail_e
 FEWEST_DRAWS = 4
 """Smallest number of draws per chain at which R-hat and effective sample size are defined."""
 MOST_REPEATS = 0.1
-"""Largest share of draws that also occur in another chain. Within a chain, samplers may return to earlier states."""
-REPEATED = "the same draws occur in several chains: they share a random key, or one was passed twice"
+"""Largest share of a chain's draws that also occur in another one. Within a chain, samplers may return to earlier states."""
+REPEATED = "the same draws occur in several chains: give each chain a random key of its own, and pass none twice"
 FEWEST_CHAINS = 2
 """Smallest number of chains for R-hat. R-hat from the halves of one chain does not show whether chains agree."""
 
@@ -34,8 +34,10 @@ def is_stuck(values: xr.DataArray) -> np.ndarray:
 
 
 def repeated_share(values: Float[np.ndarray, "chain draw"]) -> float:
-    """Share of the different numbers of each chain that another chain has too."""
-    return 1 - len(np.unique(values)) / sum(len(np.unique(chain)) for chain in values)
+    """Share of the different numbers of a chain that another chain has too, of the chain with the greatest share."""
+    different = [np.unique(chain) for chain in values]
+    known, chains = np.unique(np.concatenate(different), return_counts=True)
+    return max(float(np.isin(each, known[chains > 1]).mean()) for each in different)
 
 
 def pareto_k(values: xr.DataArray) -> np.ndarray:

@@ -20,7 +20,7 @@ from bayesattn.models.draws import Draws, opened
 from bayesattn.models.interface import TEMPERED_FIELDS
 from bayesattn.models.stored_model import described_in
 from bayesattn.samplers.stopping import doubts_about_trips
-from bayesattn.samplers.tempered import collected
+from bayesattn.samplers.tempered import Tempered, collected
 from bayesattn.theory.particles import LARGEST_RELIABLE_ERROR
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Tempering(Described):
         error: standard error of `log_evidence`: +- 2 errors is the 95 % interval. NaN for one chain of few round trips.
         reliable: whether each chain made 10 round trips or more, the error is at most 0.3, and the prior is one that can be
             drawn. A mode with a small share of the prior may take many more trips to be found.
-        draws_prior: whether the prior of the program can be drawn; the density of any other may lack a constant.
+        prior_drawn: whether the prior of the program can be drawn; the density of any other may lack a constant.
     """
 
     powers: Float[np.ndarray, "chain power"]
@@ -64,7 +64,7 @@ class Tempering(Described):
     log_evidence: float
     error: float
     reliable: bool
-    draws_prior: bool = True
+    prior_drawn: bool = True
 
     @property
     def barrier(self) -> float:
@@ -100,7 +100,7 @@ class Tempering(Described):
             return ""
         if self.warnings():
             return ", not reliable, as round trips are few"
-        if not self.draws_prior:
+        if not self.prior_drawn:
             return ", not reliable, as the prior cannot be drawn, so its density may lack a constant"
         known = np.isfinite(self.error)
         return f", not reliable, as its error is {'above ' + str(LARGEST_RELIABLE_ERROR) if known else 'not known'}"
@@ -158,8 +158,7 @@ def tempering(draws: "Draws | MCMC") -> Tempering:
 
     Raises ValueError for draws that were not tempered, a chain whose powers change, and an MCMC that has not run.
     """
-    found, thin = _statistics(draws)
-    draws_prior = bool(getattr(getattr(draws, "sampler", None), "draws_prior", True))  # Of an MCMC; networks have one.
+    found, thin, prior_drawn = _statistics(draws)
     powers, logs = found["powers"][:, -1], found["log_likelihoods"]
     if np.any(found["powers"] != powers[:, None]):
         raise BayesattnError(
@@ -180,13 +179,14 @@ def tempering(draws: "Draws | MCMC") -> Tempering:
         transitions=thin * logs.shape[1],
         log_evidence=value,
         error=error,
-        reliable=bool(draws_prior and not doubts_about_trips(trips) and error <= LARGEST_RELIABLE_ERROR),
-        draws_prior=draws_prior,
+        reliable=bool(prior_drawn and not doubts_about_trips(trips) and error <= LARGEST_RELIABLE_ERROR),
+        prior_drawn=prior_drawn,
     )
 
 
-def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
-    """Statistics of tempered draws by name, with the axes (chain, draw, ..), and transitions from draw to draw."""
+def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int, bool]:
+    """Statistics of tempered draws by name, with axes (chain, draw, ..), transitions from draw to draw, `prior_drawn`."""
+    prior_drawn = True  # As of all networks.
     if (found := collected(draws)) is not None:
         thin = int(cast("MCMC", draws).thinning)
         if len(found) < len(TEMPERED_FIELDS):
@@ -194,6 +194,7 @@ def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
                 "draws must be by the kernel bayesattn.samplers.Tempered, got an MCMC of"
                 f" {type(cast('MCMC', draws).sampler).__name__}"
             )
+        prior_drawn = bool(cast("Tempered", cast("MCMC", draws).sampler).draws_prior)
     else:
         tree = opened(cast("Draws", draws))
         statistics = dataset(tree, "sample_stats")
@@ -205,7 +206,7 @@ def _statistics(draws: "Draws | MCMC") -> tuple[Mapping[str, Any], int]:
                 f" {'draws that record no replicas' if used == 'tempered' else f'those of {used!r}'}"
             )
         thin = int(np.median(np.diff(statistics["draw"].values))) if statistics.sizes["draw"] > 1 else 1
-    return found, thin
+    return found, thin, prior_drawn
 
 
 def _evidence(

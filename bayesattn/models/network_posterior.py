@@ -15,7 +15,7 @@ import numpy as np
 from bayesattn._util.checks import is_prior, labels_array, positive_or_prior, require_kind, shown, suggestion
 from bayesattn._util.plain_values import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
-from bayesattn.classes import doubtful_labels
+from bayesattn.classes import doubtful_labels, many_classes
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
 from bayesattn.likelihoods import Gaussian, Likelihood, is_built_in, name_of, require_usable, settings_of
@@ -189,7 +189,8 @@ class NetworkPosterior(Posterior):
         if not self.likelihood.conjugate:  # Other likelihoods check their labels themselves.
             return []
         given = {"labels": self.labels if self.compressed is None else None, "test_labels": self.test_labels}
-        doubts = [doubtful_labels(name, labels) for name, labels in given.items() if np.ndim(labels) == 1]
+        flat = [(name, labels) for name, labels in given.items() if np.ndim(labels) == 1]
+        doubts = [doubtful_labels(*each) or many_classes(*each) for each in flat]
         return [doubt for doubt in doubts if doubt]
 
     @abc.abstractmethod

@@ -215,17 +215,17 @@ def quantity_names(model: NetworkPosterior) -> list[str]:
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
     shape = (min(RANKED_PREDICTIONS, model.test_examples), *model.architecture.output_axes)
     predictions = ["f " + ",".join(str(axis + 1) for axis in entry) for entry in np.ndindex(shape)]
-    return [*entries, *correlations, *predictions, *names_of_others(model), "log likelihood"]
+    return [*entries, *correlations, *predictions, *names_of_invariants_and_numbers(model), "log likelihood"]
 
 
-def others(drawn: dict[str, Array], model: NetworkPosterior) -> list[Array]:
+def invariants_and_numbers(drawn: dict[str, Array], model: NetworkPosterior) -> list[Array]:
     """Invariants of queries and keys, if these are sampled, and numbers that have priors."""
     of_heads = [] if has_fixed_attention(model) else [invariants(drawn)]
     return of_heads + ([model.hyperpriors.listed(drawn)] if model.has_priors else [])
 
 
-def names_of_others(model: NetworkPosterior) -> list[str]:
-    """Names of `others`."""
+def names_of_invariants_and_numbers(model: NetworkPosterior) -> list[str]:
+    """Names of `invariants_and_numbers`."""
     of_heads = [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
     return [*of_heads, *model.hyperpriors.names]
 
@@ -298,7 +298,7 @@ def _ranked(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> 
     correlations = jnp.round(order_parameter / jnp.outer(deviations, deviations), 9)
     parts = [order_parameter[np.tril_indices(len(deviations))], correlations[np.tril_indices(len(deviations), -1)]]
     parts += [] if prediction is None else [prediction[:RANKED_PREDICTIONS].ravel()]
-    return jnp.concatenate([*parts, *others(drawn, model), log_likelihood(drawn, labels, model)[None]])
+    return jnp.concatenate([*parts, *invariants_and_numbers(drawn, model), log_likelihood(drawn, labels, model)[None]])
 
 
 def log_likelihood(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:

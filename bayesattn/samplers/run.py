@@ -115,8 +115,7 @@ def sample(
                 raise
             warnings.warn(f"interrupted: {kept} of {job.kept} draws of each chain are there", stacklevel=3)
     warn_of_few_trips(recorder.outputs["sample_stats"], kept)
-    # Whether there are as many effective draws as a target asks for has been said.
-    fewest = FEWEST_EFFECTIVE_DRAWS if target_ess is None else 0
+    fewest = min(FEWEST_EFFECTIVE_DRAWS, np.inf if target_ess is None else target_ess)
     warn_of_poor_mixing(recorder.outputs["posterior"], kept, job.thin, fewest)
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = axis_names(model) | {"draw": job.draw_numbers[:kept]}

@@ -265,8 +265,8 @@ def test_chains_that_cannot_be_compared_are_not_said_to_have_mixed():
     said = " ".join(repr(losses_of([1.0], r_hat=np.nan)).split())
     assert "not defined, one chain alone cannot show that it has mixed" in said
     mixed, apart = losses_of([1.0, 2.0]), losses_of([1.0, 2.0], r_hat=np.array([1.0, 1.1]))
-    assert (mixed.doubts(), len(apart.doubts())) == ([], 1)
-    assert "did not mix (R-hat above 1.02) for (1, '2')" in apart.doubts()[0]
+    assert (mixed.doubts, len(apart.doubts)) == ([], 1)
+    assert "did not mix (R-hat above 1.02) for (1, '2')" in apart.doubts[0]
     for known in (losses_of([1.0]), losses_of([1.0], np.nan, np.nan)):
         assert "not defined" not in repr(known)
 

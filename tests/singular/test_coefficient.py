@@ -276,8 +276,9 @@ def test_summary_figure_and_json(one_path):
     assert "coldest" in repr(one_path)
     assert one_path.doubts == []
     apart = replace(one_path, rhat=np.array([1.0, 1.5, 1.0]))
-    assert apart.doubts == ["chains did not mix at T = 0.0001: R-hat is above 1.02; draw longer"]
-    assert "2 of 3 temperatures with a usable Monte Carlo error are too few" in apart.fit.statement
+    assert apart.doubts == ["chains did not mix at T = 0.0001, which the limit leaves out: R-hat is above 1.02"]
+    assert "one chain alone cannot show" in replace(one_path, rhat=np.full(3, np.nan)).doubts[0]
+    assert "2 usable temperatures of 3 are too few" in apart.fit.statement
     with pytest.raises(ValueError, match=r"found must be a result of bayesattn\.learning_coefficient, got 3"):
         plots.learning_coefficient_figure(3)
 

@@ -67,7 +67,7 @@ def test_only_temperatures_with_an_error_are_used_and_the_sentence_says_so():
     assert fitted(OF_CURVES, values, errors, 3).statement.endswith("; from the 9 coldest temperatures")
     errors[-1] = np.nan
     without = fitted(OF_CURVES, values, errors, 3).statement
-    assert without.endswith("; from the 8 coldest temperatures with a Monte Carlo error")
+    assert without.endswith("; from the 8 coldest temperatures that are usable")
 
 
 def test_more_precise_values_tell_more():

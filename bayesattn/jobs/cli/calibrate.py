@@ -26,6 +26,8 @@ WHY_NARROW = (
 )
 Cases = dict[str, tuple[Model, int]]
 """Networks, each with its number of simulations, by title."""
+LAWS = {True: "preserved", False: "NOT preserved", None: "cannot tell"}
+"""What is said of the joint law, by whether the joint test holds."""
 Results = dict[str, tuple[calibration.Calibration, joint_law.JointTest]]
 """Both tests by sampler."""
 
@@ -42,6 +44,7 @@ def calibrate(
     data_seed: options.DataSeed = None,
     simulations: Annotated[int, typer.Option(min=calibration.FEWEST_SIMULATIONS, help="Simulated data sets.")] = 200,
     chains: Annotated[int, typer.Option(min=joint_law.FEWEST_CHAINS, help="Chains of the joint test.")] = 1000,
+    iterations: Annotated[int, typer.Option(min=1, help="Transitions of each of these chains.")] = 10,
     draws: Annotated[
         int, typer.Option(min=calibration.FEWEST_DRAWS, help="Posterior draws that a simulated value is ranked among.")
     ] = 63,
@@ -82,7 +85,9 @@ def calibrate(
     with screen.bars(quiet=as_json) as shown:
         # Each joint test counts as one more simulation.
         bar = shown.add("simulating", len(names) * sum(count + 1 for _, count in cases.values()), note="compiling")
-        results, failures = _calibrated(cases, names, bar, {"draws": draws, "thin": thin}, {"chains": chains}, shared)
+        results, failures = _calibrated(
+            cases, names, bar, {"draws": draws, "thin": thin}, {"chains": chains, "iterations": iterations}, shared
+        )
     if len(failures) == len(names) * len(cases):
         raise FloatingPointError("; ".join(failures))
     content = {
@@ -92,6 +97,7 @@ def calibrate(
         "data_seed": data_seed,
         "parameterisation": parameterisation.value,
         "chains": chains,
+        "iterations": iterations,
         "draws": draws,
         "thin": thin,
         "warmup": warmup,
@@ -162,7 +168,7 @@ def _plain(simulations: int, results: Results) -> PlainDict:
             "effective_share": dict(zip(ranked.names, ranked.effective.tolist(), strict=True)),
             "step_size_bias": ranked.bias,
             "joint_law_preserved": joint.holds,
-            "memory": joint.memory,
+            "moved": joint.moved,
             "z_scores": dict(zip(joint.names, joint.z_scores.tolist(), strict=True)),
             "z_threshold": joint.threshold,
         }
@@ -190,7 +196,7 @@ def _print(results: Results, title: str, thin: int) -> None:
         laws.append(
             {
                 "sampler": name,
-                "joint law": joint_law.VERDICTS[joint.holds],
+                "joint law": LAWS[joint.holds],
                 "z-score": f"{abs(joint.z_scores[greatest]):.1f}",
                 "of": joint.names[greatest],
             }
@@ -210,6 +216,9 @@ def _print(results: Results, title: str, thin: int) -> None:
                 f" raise --thin above {thin}",
                 style="yellow",
             )
+    for name, (_, joint) in results.items():
+        for doubt in joint.doubts:
+            screen.say(f"warning: {name}: {doubt}", style="yellow")
     biased = [name for name in results if name in BIASED]
     if biased:
         screen.say(f"{', '.join(biased)}: without Metropolis correction, biased by the step size as stated")

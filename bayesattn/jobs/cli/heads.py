@@ -145,7 +145,7 @@ def _print(
         screen.say(
             "sampled without it" if exact else "by the theory, to leading order at large width (--exact samples)"
         )
-        for doubt in losses.doubts():
+        for doubt in losses.doubts:
             screen.say(doubt, style="yellow")
     if len(paths.names) > 1:
         strongest = np.argsort(-paths.scores, kind="stable")[:SHOWN_PATHS]

@@ -179,10 +179,12 @@ def _print_evidence(rows: list[PlainDict]) -> None:
     screen.print_table("log evidence, log p(Y | N, T)", table, ["method"])
     if not all(row["evidence"]["reliable"] for row in rows):
         screen.say("?: not reliable, the stated error is too small", style="yellow")
-    tried = sorted({row["temperature"] for row in rows})
-    if len(tried) > 1 and best["temperature"] in (tried[0], tried[-1]):
-        end, more = ("least", "less") if best["temperature"] == tried[0] else ("greatest", "more")
-        screen.say(f"the best T is the {end} of those tried: try {more}", style="yellow")
+    for width in dict.fromkeys(row["width"] for row in rows):
+        log_evidences = {row["temperature"]: row["evidence"]["log_evidence"] for row in rows if row["width"] == width}
+        best_here = max(log_evidences, key=log_evidences.__getitem__)
+        if len(log_evidences) > 1 and best_here in (least := min(log_evidences), max(log_evidences)):
+            end, other = ("lowest", "lower") if best_here == least else ("highest", "higher")
+            screen.say(f"N = {width}: the best T, {best_here:g}, is the {end} of those tried: try {other} ones")
 
 
 def _print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> None:

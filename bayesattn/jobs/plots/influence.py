@@ -54,9 +54,7 @@ def influence_figure(found: xr.Dataset, title: str | None = None) -> Figure:
     bars.barh(heights, strength[chosen], color=[palette().blue if at < BARS else palette().grey for at in heights])
     bars.set_yticks(heights, [names[at] for at in chosen], fontsize=8)
     bars.invert_yaxis()
-    bars.set(
-        xlabel="root mean square influence, without noise", ylabel=f"training {last}", title="strongest and weakest"
-    )
+    bars.set(xlabel="root mean square influence, less noise", ylabel=f"training {last}", title="strongest and weakest")
     if title:
         figure.suptitle(literal(title), fontsize=12)
     return figure

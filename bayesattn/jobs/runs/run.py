@@ -37,7 +37,7 @@ from bayesattn.samplers.blocks import Chains, units
 if TYPE_CHECKING:
     from bayesattn.checks.diagnostics import Diagnostics
 
-DIAGNOSTICS_VERSION = 1
+DIAGNOSTICS_VERSION = 2
 """Increase this when `diagnose` or `summary` give other numbers: the numbers stored with runs are then recomputed."""
 
 

@@ -83,8 +83,8 @@ class FiniteLatent(OwnsArrays):
             ValueError: one latent only, an index that is not one of a latent, counts of another shape or below 0.
         """
         counts = finite_array("counts", counts, ("sequences", len(self.emission)))
-        if np.any((counts < 0) | (counts != np.round(counts))):
-            raise BayesattnError("counts must be whole numbers of at least 0, got others")
+        if (odd := (counts < 0) | (counts != np.round(counts))).any():
+            raise BayesattnError(f"counts must be whole numbers of at least 0, got {counts[odd][0]:g}")
         truth, scores = self._require_rival(truth), self._scores(counts)
         return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
 

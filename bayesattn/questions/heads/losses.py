@@ -106,6 +106,7 @@ class Losses(Described):
         index = indexed(self.names, self.levels)
         return pd.DataFrame({name: getattr(self, name) for name in (*columns, "rhat")}, index=index)
 
+    @property
     def doubts(self) -> list[str]:
         """Why some losses are not to be trusted, one sentence each; nothing if all chains mixed, or there were none."""
         found = []
@@ -113,7 +114,8 @@ class Losses(Described):
             found.append("R-hat is not defined, one chain alone cannot show that it has mixed: draw several")
         if doubtful := [str(self.names[at]) for at in np.flatnonzero(self.rhat > USABLE_RHAT)]:
             found.append(
-                f"chains did not mix (R-hat above {USABLE_RHAT}) for {', '.join(doubtful)}; raise warmup= and length="
+                f"chains did not mix (R-hat above {USABLE_RHAT}) for {', '.join(doubtful)}; raise warmup= and length= of"
+                " head_losses"
             )
         return found
 
@@ -127,7 +129,7 @@ class Losses(Described):
         rows["nats"] = (
             f"1 says little, {CLEAR_LOSS:g} are odds of 150 for the network with it; ± is the Monte Carlo error"
         )
-        rows |= {"cannot tell": "; ".join(doubts)} if (doubts := self.doubts()) else {}
+        rows |= {"cannot tell": "; ".join(doubts)} if (doubts := self.doubts) else {}
         return f"Losses without each of {len(self.names)} heads, paths or groups", rows
 
 

@@ -4,7 +4,7 @@ No network is trained: for each reduced network the theory's saddle point is sol
 follow from it. Each step removes the head whose removal leaves the largest log evidence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,10 +64,9 @@ class Removal(Described):
 
     @property
     def dispensable_interval(self) -> tuple[int, int]:
-        """`dispensable` if each accuracy lost were two of its errors more, and two less."""
-        ends = (self.accuracy - 2 * self.lost_error, self.accuracy + 2 * self.lost_error)
-        low, high = (dispensable(each, float(self.accuracy[0])) for each in ends)
-        return low, high
+        """`dispensable` if each accuracy lost were two of its errors more, and two less; its error without accuracy."""
+        least, most = (replace(self, accuracy=self.accuracy + errors * self.lost_error) for errors in (-2, 2))
+        return least.dispensable, most.dispensable
 
     def statement(self) -> str:
         """How many heads can go, with the ends within two errors; raises ValueError without accuracy."""
@@ -81,7 +80,7 @@ class Removal(Described):
         """One row for each removal, after one for the whole network."""
         import pandas as pd
 
-        columns = ("evidence", "accuracy", "accuracy_error", "log_score")
+        columns = ("evidence", "accuracy", "accuracy_error", "log_score", "lost_error")
         index = pd.Index(range(len(self.evidence)), name="removed")
         table = pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
         shown = [

@@ -84,7 +84,9 @@ class Heads(Described):
 
     @property
     def note(self) -> str:
-        """Caution about the scores of single heads and paths whose queries and keys are sampled; else empty."""
+        """Caution about the score of one alone, or of heads and paths whose queries and keys are sampled; else empty."""
+        if len(self.names) == 1:
+            return "one alone is the greatest of its draws by definition: its score says nothing"
         return EXCHANGEABILITY_NOTE if isinstance(self._of, str) and not has_fixed_attention(self.model) else ""
 
     @cached_property
@@ -189,8 +191,6 @@ class Heads(Described):
 
         most, least = int(np.argmax(self.scores)), int(np.argmax(self.probability_least))
         note = self.note or self._note_of_prior
-        if len(self.names) == 1:
-            note = "one alone is the greatest of its draws by definition; its score says nothing"
         if np.isnan(self.error).all():
             note = "draws do not vary, or are too few, so the scores have no error: warm up and draw longer"
         return f"Heads: posterior of {len(self.names)} scores, weights in U relative to the greatest of each draw", {

@@ -31,7 +31,7 @@ class InfluenceTables:
     def strongest(self, of: str = "outputs") -> xr.DataArray:
         """Root mean square influence of each example, or group, over all entries of a variable, such as test examples.
 
-        Less what Monte Carlo errors add to the squares; 0 where they explain all of it.
+        Less what Monte Carlo errors add to the squares, where these are known; 0 where they explain all of it.
         """
         values = self._values(of)
         squares = values**2 - self.found[f"{of}_error"].fillna(0.0) ** 2

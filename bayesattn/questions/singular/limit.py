@@ -85,7 +85,7 @@ def fitted(
     """Fit to values at temperatures, warmest first, with theta from 1 to `largest`; values without an error are left out."""
     known = np.isfinite(errors) & (errors > 0)
     if known.sum() < FEWEST:
-        which = "temperatures" if known.all() else f"of {len(known)} temperatures with a usable Monte Carlo error"
+        which = "temperatures" if known.all() else f"usable temperatures of {len(known)}"
         return _undetermined(f"{known.sum()} {which} are too few, at least {FEWEST} are needed")
     logs, values = np.log(1 / temperatures[known]), values[known]
     errors = np.hypot(errors[known], SMALLEST_ERROR * np.abs(values))
@@ -95,7 +95,7 @@ def fitted(
         result = _Posterior.of_values(logs[chosen], values[chosen], errors[chosen], multiplicities)
         if result.p_value >= SMALLEST_P_VALUE:
             used = len(logs) - first
-            return result.limit(used, "" if known[-used:].all() else " with a usable Monte Carlo error")
+            return result.limit(used, "" if known[-used:].all() else " that are usable")
     return _undetermined(f"no {FEWEST} of the coldest temperatures fit the law")
 
 

@@ -107,11 +107,14 @@ class LearningCoefficient(Described):
 
     @property
     def doubts(self) -> list[str]:
-        """Why estimates at some temperatures are not to be trusted, one sentence; nothing if all chains mixed."""
-        if not self._unmixed.any():
-            return []
-        cold = ", ".join(f"{temperature:.2g}" for temperature in self.temperatures[self._unmixed])
-        return [f"chains did not mix at T = {cold}: R-hat is above {USABLE_RHAT}; draw longer"]
+        """Why estimates at some temperatures are not to be trusted, one sentence each; nothing if all chains mixed."""
+        found = []
+        if np.any(np.isnan(self.rhat) & ~np.isnan(self.error)):
+            found.append("R-hat is not defined, one chain alone cannot show that it has mixed: draw several")
+        if self._unmixed.any():
+            cold = ", ".join(f"{temperature:.2g}" for temperature in self.temperatures[self._unmixed])
+            found.append(f"chains did not mix at T = {cold}, which the limit leaves out: R-hat is above {USABLE_RHAT}")
+        return found
 
     @property
     def limit(self) -> Interval:
@@ -152,7 +155,7 @@ class LearningCoefficient(Described):
         if len(self.temperatures) > 1:
             rows |= {"limit": self.fit.statement}
         if self.doubts:
-            rows["cannot tell"] = self.doubts[0]
+            rows["doubts"] = "; ".join(self.doubts)
         return f"Learning coefficient at {len(self.temperatures)} temperatures", rows
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bayesattn._util.checks import Checked, require_kind, require_memory, truth
+from bayesattn._util.checks import require_kind, require_memory, truth
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described
 from bayesattn.errors import BayesattnError
@@ -62,23 +62,23 @@ class TransformerActivations(Described):
     def __iter__(self) -> Iterator[Any]:
         return iter((self.inputs, self.matrices, self.mask))
 
-    def path_inputs(self, readout: str = "mean", skips: Checked = None) -> Float[np.ndarray, "example path feature"]:
+    def path_inputs(
+        self, readout: str = "mean", skips: bool | None = None
+    ) -> Float[np.ndarray, "example path feature"]:
         """Path inputs xi of shape (P, Pi, N_0), in float64.
 
         Args:
             readout: "mean" over tokens, the "first" token or the "last" one; choose the readout of the transformer.
-            skips: whether the layers have skip connections (the residual stream); one truth value for all layers, by
-                default false.
+            skips: whether the layers have skip connections (the residual stream); one truth value for all layers. If they
+                are not given, there are none, which is warned of if there are several layers.
 
         Raises:
             ValueError: another readout, or skips that are not true or false.
-
-        Warns if skips are not given for several layers, because a head that reads the residual stream is then missed.
         """
         if skips is None and len(self.matrices) > 1:
             warnings.warn(
-                "skips were not given, and without them heads of a later layer read other heads alone, not the residual"
-                " stream: pass skips=True, and the architecture their strengths, or skips=False",
+                "skips were not given, so a head of a later layer reads heads below it alone, not the residual stream: pass"
+                " skips=True here and the skips of this object to the architecture, or skips=False to leave the stream out",
                 stacklevel=2,
             )
         flags = [skips is not None and truth("skips", skips)] * len(self.matrices)
