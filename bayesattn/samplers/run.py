@@ -7,6 +7,7 @@ adapts, so a chain continued from a state is bit-identical to one that never sto
 """
 
 import json
+import math
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from bayesattn.models.posterior import Posterior
 from bayesattn.models.stored_model import ATTRIBUTE, described, plain_table
 from bayesattn.samplers.blocks import Chains, Outputs, Progress, advance, bytes_per_draw, plan, write_region
 from bayesattn.samplers.job import Job
-from bayesattn.samplers.stopping import FEWEST_EFFECTIVE_DRAWS, Goal, entries, warn_of_few_trips, warn_of_poor_mixing
+from bayesattn.samplers.stopping import Goal, entries, warn_of_few_trips, warn_of_poor_mixing
 
 if TYPE_CHECKING:
     import xarray as xr  # imports pandas, which takes half as long as importing JAX
@@ -115,8 +116,8 @@ def sample(
                 raise
             warnings.warn(f"interrupted: {kept} of {job.kept} draws of each chain are there", stacklevel=3)
     warn_of_few_trips(recorder.outputs["sample_stats"], kept)
-    fewest = min(FEWEST_EFFECTIVE_DRAWS, np.inf if target_ess is None else target_ess)
-    warn_of_poor_mixing(recorder.outputs["posterior"], kept, job.thin, fewest)
+    target = math.inf if target_ess is None else target_ess
+    warn_of_poor_mixing(recorder.outputs["posterior"], kept, job.thin, target)
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = axis_names(model) | {"draw": job.draw_numbers[:kept]}
     tree = tree_of(outputs | data_groups(model), coords, axes(model))

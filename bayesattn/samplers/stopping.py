@@ -111,10 +111,10 @@ def warn_of_few_trips(statistics: PlainMapping, count: int) -> None:
             warnings.warn(doubt, stacklevel=4)
 
 
-def warn_of_poor_mixing(
-    posterior: PlainMapping, count: int, thin: int = 1, fewest: float = FEWEST_EFFECTIVE_DRAWS
-) -> None:
-    """Warn if the first `count` draws of each chain disagree between chains, or hold fewer effective draws than `fewest`.
+def warn_of_poor_mixing(posterior: PlainMapping, count: int, thin: int = 1, target: float = math.inf) -> None:
+    """Warn if the first `count` draws of each chain disagree between chains, or hold few effective draws.
+
+    Few are fewer than `FEWEST_EFFECTIVE_DRAWS`, and than the target that was asked for.
 
     Judged are entries of U (or of the latent), predictions, readouts and numbers with priors, at most 50 of each.
     `bayesattn.diagnose` says more, and has stricter thresholds. Fewer than `DRAWS_AT_FIRST_CHECK` transitions
@@ -144,7 +144,7 @@ def warn_of_poor_mixing(
             with np.errstate(divide="ignore", invalid="ignore"):
                 least = min(least, float(arviz_stats.ess(draws).min()))
                 worst = max(worst, float(arviz_stats.rhat(draws).max()) if len(draws) > 1 else 1.0)
-    if worst > LARGEST_RHAT or least < fewest:
+    if worst > LARGEST_RHAT or least < min(FEWEST_EFFECTIVE_DRAWS, target):
         warnings.warn(
             f"chains have not mixed: R-hat is {worst:.2f} and the least effective sample size {least:.0f}, so means and"
             " errors of these draws are not to be trusted; draw longer, or see bayesattn.diagnose",
