@@ -98,24 +98,32 @@ def _one_hot(name: str, classes: Any, names: Classes | None = None) -> OneHot:
     return OneHot(np.eye(len(known))[codes], checked_names("names", list(map(str, known))))
 
 
-def labels_of(name: str, answers: Checked) -> tuple[np.ndarray, tuple[str, ...] | None]:
+def labels_of(name: str, answers: Checked, counts: bool = False) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels of answers that are numbers or classes, and the names of the classes.
 
     Strings, truth values and categories are classes, and so are whole numbers of few different values that occur more than
-    once. Of two classes, in sorted order, the first is -1 and the second +1, for a network with one output; more are
-    one-hot. Numbers -1 and +1, other numbers, and arrays of several columns stay as they are, with None for names.
+    once, unless `counts`. Of two classes, in sorted order, the first is -1 and the second +1, for a network with one output;
+    more are one-hot. Numbers -1 and +1, other numbers, and arrays of several columns stay as they are, with None for names.
     """
     if isinstance(answers, OneHot):
         return answers.labels, answers.names
     array = np.asarray(readable(answers))
     array = array[:, 0] if array.shape[1:] == (1,) else array
+    if array.dtype.kind == "O" and {type(each) for each in array.flat} <= {int, float}:
+        array = np.array(array.tolist())
     kind = array.dtype.kind
-    if kind == "f" or (kind in "iu" and (array.ndim != 1 or not doubtful_labels(name, array))):
+    if kind == "f" or (kind in "iu" and (array.ndim != 1 or counts or not _are_few(array))):
         return finite(name, array.astype(float)), None  # The model warns of numbers that look like classes.
     found = _one_hot(name, answers)
     if len(found.names) == 2:
         return found.labels[:, 1] - found.labels[:, 0], found.names
     return found.labels, found.names
+
+
+def _are_few(labels: np.ndarray) -> bool:
+    """Whether whole numbers are classes: 2 to 20 different values that occur more than once, other than -1 and +1."""
+    values = np.unique(labels)
+    return 2 <= len(values) <= min(MOST_CLASSES, len(labels) - 1) and not {*values.tolist()} <= {-1, 1}
 
 
 def coded(name: str, labels: Any, names: Sequence[str] | None, outputs: int) -> Any:

@@ -103,6 +103,8 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
     for group in groups[0]:
         one, two = dataset(first, group), dataset(other, group)
         _require_equal(f"{name} must have in {group} the variables", [*one.data_vars], [*two.data_vars])
+        for variable in one.data_vars:
+            _require_equal(f"{name} must have {variable} along", one[variable].dims, two[variable].dims)
         for axis in one.sizes:
             if axis != "chain" and one.sizes[axis] != two.sizes.get(axis):
                 advice = ": cut the longer ones first, with isel(draw=slice(..))" if axis == "draw" else ""

@@ -64,6 +64,9 @@ def test_an_evidence_that_is_not_known_says_why(model):
     assert temperature.rivals([failed, known]) == []
     with pytest.raises(ValueError, match="tried must hold a candidate with an evidence, got none: "):
         temperature.by_evidence([failed])
+    numbers = model.replace(validation_labels=np.abs(model.validation_labels) + 0.3)
+    [real] = temperature.candidates(numbers, [0.5])
+    assert real.validation_accuracy is None  # Numbers above 0 are no classes.
     # NaN and infinity are no JSON.
     json.dumps(failed._asdict(), allow_nan=False)
 

@@ -35,7 +35,7 @@ from bayesattn.models.stored_model import architecture_in, numbers_with_priors
 from bayesattn.samplers.stopping import doubts_about_trips
 from bayesattn.theory.bartlett import may_have_modes_apart
 from bayesattn.theory.importance import MOST_PARETO_K
-from bayesattn.theory.predictor import are_classes
+from bayesattn.theory.predictor import have_accuracy
 
 GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """Thresholds of Vehtari et al. (2021) and Betancourt (2016)."""
@@ -333,8 +333,7 @@ def summary(draws: Draws) -> list[PlainDict]:
             rows.append(named | {name: float(values[entry]) for name, values in numbers.items()})
     if "prediction" in posterior and "test_labels" in constant:
         labels = constant["test_labels"].values
-        # Counts, say, have no sign that the predictor could get right.
-        if are_classes(labels) or (labels.ndim == 1 and np.min(labels) < 0):
+        if have_accuracy(labels):
             rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], labels))
     return finite(rows)
 

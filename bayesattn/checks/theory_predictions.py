@@ -106,5 +106,5 @@ def predicted(model: Model) -> Predicted:
 
 def size_of(order_parameter: Matrix) -> Matrix:
     """Size (U_ii U_jj)^(1/2) of each entry, an upper bound on |U_ij|."""
-    own = np.diag(order_parameter)
+    own = np.abs(np.diag(order_parameter))  # To first order in 1/N a mean may be below 0.
     return np.sqrt(np.outer(own, own))

@@ -18,6 +18,7 @@ from bayesattn.checks.validation import MIXING, Validation
 from bayesattn.models import Model
 from bayesattn.models.draws import ORDER_PARAMETER_AXES, Draws, opened_with_fixed_attention, order_parameters_in
 from bayesattn.models.earlier import draws_first
+from bayesattn.theory.predictor import have_accuracy
 
 
 @draws_first
@@ -57,7 +58,7 @@ def validate(
         batches = outputs_of(model, by_batch)
         if np.any(mean_predictors["corrected"]):  # else labels or test inputs are 0: nothing to be relative to
             directions = along_directions(mean_predictors, batches, float(np.max(relative_variance)), level)
-        if model.test_labels is not None and np.any(model.test_labels):
+        if model.test_labels is not None and have_accuracy(model.test_labels):
             accuracy = accuracy_of(model, mean_predictors, batches)
     direction = corrected - saddle
     direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)

@@ -53,8 +53,8 @@ class Validation(Described):
 
     `readouts` are the readouts of the mean predictor (`theory.predictor.readouts`), one per batch of consecutive draws
     (4 batches per chain); their scatter gives the Monte Carlo error. They are None without test examples. `accuracy` is
-    None without test labels, or if all are 0. `alignment` is None if all labels are zero, the dataset is compressed or there
-    are too many labels.
+    None without test labels that can be got right, such as classes. `alignment` is None if all labels are zero, the dataset
+    is compressed or there are too many labels.
 
     `directions` compares mean predictors of draws and of the corrected theory, as functions on the test examples, along the
     first-order change (corrected theory minus saddle point), the finite-width effect (saddle point minus GP limit), the
@@ -124,10 +124,15 @@ class Validation(Described):
         return not self._unmixed()
 
     def _unmixed(self) -> list[str]:
-        """Doubts about the draws, whatever they are compared with."""
+        """Doubts about the draws, whatever they are compared with, and about a theory that is none."""
         found = self.diagnostics
         mixing = doubts_about("U", found.chains, self.rhat, self.ess, found.round_trips)
-        return [*mixing, *found.doubts_about_repeats(), *found.doubts_about_signs()]
+        below = self.model.row_names[int(np.argmin(np.diag(self.corrected)))]
+        theory = (
+            f"to first order in 1/N the mean of U[{below}, {below}] is below 0: the series does not converge at N ="
+        )
+        diverges = [f"{theory} {self.width}; draw a wider network"] if np.diag(self.corrected).min() < 0 else []
+        return [*mixing, *found.doubts_about_repeats(), *found.doubts_about_signs(), *diverges]
 
     @cached_property
     def entries(self) -> Compared:

@@ -5,14 +5,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from bayesattn._util.checks import shown
 from bayesattn._util.plain_values import PlainDict, PlainMapping
+from bayesattn._util.random import digest, rounded
+from bayesattn._util.settings import with_own_settings
 from bayesattn.errors import BayesattnError
 from bayesattn.likelihoods.categorical import Categorical
 from bayesattn.likelihoods.gaussian import Gaussian
-from bayesattn.likelihoods.likelihood import Likelihood
+from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs
 
 BY_NAME: dict[str, type[Gaussian] | type[Categorical]] = {"gaussian": Gaussian, "categorical": Categorical}
 """Likelihoods that a model file can name."""
@@ -34,9 +38,13 @@ def name_of(likelihood: Likelihood) -> str:
     return NAMES.get(kind) or _class_name(kind)
 
 
+def is_of_package(kind: type) -> bool:
+    """Whether a class of likelihoods is one of this package."""
+    return kind.__module__.startswith("bayesattn.likelihoods.")
+
+
 def _class_name(kind: type) -> str:
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    return kind.__name__ if name.startswith("bayesattn.likelihoods.") else name
+    return kind.__name__ if is_of_package(kind) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def settings_of(likelihood: Likelihood) -> PlainDict:
@@ -59,6 +67,18 @@ def settings_of(likelihood: Likelihood) -> PlainDict:
             )
         settings[each.name] = array.tolist()
     return settings
+
+
+@with_own_settings
+def density_of(likelihood: Likelihood, labels: np.ndarray) -> str:
+    """Digest of log p(Y | f) at three f: name and fields of a class of one's own do not say what it computes."""
+    values = (_log_prob(likelihood, jnp.full(labels.shape, f), jnp.asarray(labels)) for f in (-1.3, 0.0, 0.7))
+    return digest("density", *(rounded(np.nan_to_num(np.asarray(each))) for each in values))[:16]
+
+
+@jax.jit
+def _log_prob(likelihood: Likelihood, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
+    return likelihood.log_prob(outputs, labels)
 
 
 def require_gaussian(likelihood: Likelihood) -> None:

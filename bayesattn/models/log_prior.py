@@ -1,4 +1,4 @@
-"""Log prior density of draws: of the Bartlett coordinates of U, and of numbers that have priors."""
+"""Log prior density of draws: of the Bartlett coordinates of U, of queries and keys, and of numbers that have priors."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn.errors import BayesattnError
-from bayesattn.models.draws import numbers_of
-from bayesattn.models.hyperpriors import Hyperpriors
+from bayesattn.models.attention_model import AttentionModel
+from bayesattn.models.draws import CHAIN_AXES, numbers_of
+from bayesattn.models.hyperpriors import QUERIES_AND_KEYS, Hyperpriors
 from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.models.posterior import parameterisation_of
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 def log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> dict[str, Float[np.ndarray, "chain draw"]]:
     """Log prior density of the Bartlett coordinates in which the sampler moves, with strong rows of narrow layers first.
 
-    Numbers that have priors have one of their own, in the coordinates in which the sampler moves: logarithms, most often.
+    Numbers that have priors have one of their own, in the coordinates in which the sampler moves: logarithms, most often. So
+    have sampled queries and keys, divided by their prior deviations; those of variance 0 are left out.
 
     Densities depend on coordinates: in rows in their own order, power-scaling would depend on the order of heads.
     """
@@ -38,11 +40,28 @@ def log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> dict[str, Float[
     if has_fixed_attention(model) and bartlett.narrow(shapes):
         order = parameterisation_of(model, "collapsed").prepare(model).get("order")
     made = {"bartlett": _log_prior_of(flat, widths, shapes, order)}
+    if isinstance(model, AttentionModel):
+        made["queries_keys"] = _log_prior_of_heads(draws, model)
     if model.has_priors:
         values = {name: drawn.values for name, drawn in numbers_of(draws, model).items()}
         drawn = {name: value.reshape(-1, *value.shape[2:]) for name, value in values.items()}
         made["numbers"] = _log_prior_of_numbers(drawn, model.hyperpriors)
     return {name: np.asarray(value).reshape(points.shape[:2]) for name, value in made.items()}
+
+
+def _log_prior_of_heads(draws: "xr.DataTree", model: AttentionModel) -> Float[np.ndarray, "chain draw"]:
+    """Log prior density of queries and keys in units of their deviations."""
+    posterior, numbers = draws["posterior"].to_dataset(), numbers_of(draws, model) if model.has_priors else {}
+    total = np.zeros([posterior.sizes[axis] for axis in CHAIN_AXES])
+    for kind, name in zip(("queries", "keys"), QUERIES_AND_KEYS, strict=True):
+        for layer in range(model.architecture.depth):
+            known = None if name in numbers else getattr(model, name)[layer]
+            if known == 0:
+                continue
+            drawn = posterior[f"{kind}_{layer + 1}"].transpose(*CHAIN_AXES, ...).values
+            variance = numbers[name].values[..., layer, None, None, None] if known is None else known
+            total += (-(drawn**2) / variance / 2 - np.log(2 * np.pi) / 2).sum((2, 3, 4))
+    return total
 
 
 @jax.jit

@@ -22,7 +22,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.kernels.forms import by_products, cheapest_form, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import require_paths
-from bayesattn.likelihoods import Likelihood, require_gaussian
+from bayesattn.likelihoods import Categorical, Likelihood, require_gaussian
 from bayesattn.models.network_posterior import NetworkPosterior, dataset_property, with_signature
 from bayesattn.models.tokens import TokenDataset, Tokens
 
@@ -256,7 +256,8 @@ class Model(NetworkPosterior):
             )
         attention = fixed_attention.checked_matrices(layers, sequences, length, tokens, renormalise)
         heads = tuple(each.shape[1] for each in attention)
-        labels, names = labels_of("y", y)
+        of_classes = likelihood is None or likelihood.conjugate or isinstance(likelihood, Categorical)
+        labels, names = labels_of("y", y, counts=not of_classes)
         if len(labels) != sequences:
             raise BayesattnError(f"y must have an answer for each of {sequences} sequences, got {len(labels)}")
         training, test = _split(sequences, test_share, seed)

@@ -14,7 +14,7 @@ from bayesattn.checks.accuracy import share_right
 from bayesattn.errors import BayesattnError
 from bayesattn.models import Model
 from bayesattn.theory.evidence import NEGLIGIBLE_LOG_ODDS, competing
-from bayesattn.theory.predictor import outputs_at, readouts
+from bayesattn.theory.predictor import have_accuracy, outputs_at, readouts
 
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 1.5)
 TOO_COLD = f"not followed: log p(Y) had fallen {NEGLIGIBLE_LOG_ODDS:g} nats below its greatest, and still fell as T did"
@@ -133,10 +133,10 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
 
     def accuracies(path_inputs: np.ndarray | None, labels: np.ndarray | None) -> list[float | None]:
         """Accuracies of the mean predictors: in the GP limit and, if the solver found it, at the saddle point."""
-        if path_inputs is None or labels is None:
+        if path_inputs is None or labels is None or not have_accuracy(labels):
             return [None, None]
-        shares = [share_right(output, labels) for output in outputs_at(predictors, path_inputs)]
-        return [*shares, None][:2]
+        shares: list[float | None] = [share_right(output, labels) for output in outputs_at(predictors, path_inputs)]
+        return [None if gp is None else shares[0], *shares[1:], None][:2]
 
     _, validation = accuracies(model.validation_path_inputs, model.validation_labels)
     gp_test, test = accuracies(model.test_path_inputs, model.test_labels)

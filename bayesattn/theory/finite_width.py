@@ -15,6 +15,7 @@ The predictor depends on the point only through U. With dU_c the derivatives of 
 is g(U(c)) + Dg[E[U] - U(c)] + sum_c D^2 g[dU_c, dU_c] / 2, and the derivatives of g are known in closed form.
 """
 
+import warnings
 from functools import partial
 from typing import NamedTuple
 
@@ -133,6 +134,12 @@ def finite_width(
         prediction = _predictor(centre, moments, problem, scaled_features(test, arch.input_variance), shapes, variances)
         prediction = Prediction(*map(process.by_example, prediction))
     variance = jnp.asarray(np.sum(np.square(moments.slopes), axis=0))
+    if (least := float(np.min(np.diag(moments.mean)))) < 0:
+        warnings.warn(
+            f"to first order in 1/N a mean of a diagonal entry of U is {least:.3g}, below 0: the series does not converge at"
+            " this width",
+            stacklevel=3,
+        )
     return FiniteWidth(moments.mean, variance, prediction, centre.gradient_norm, about)
 
 

@@ -27,7 +27,7 @@ from bayesattn.kernels.forms import compressed
 from bayesattn.theory.annealing import Singular
 from bayesattn.theory.arguments import gaussian_density
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.evidence import annealed_draws, priors_of, stream_of
+from bayesattn.theory.evidence import annealed_draws, evidence, priors_of, stream_of
 from bayesattn.theory.importance import Weighed, by_importance, wide
 from bayesattn.theory.potential import Shapes, WithNumbers, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, likely_cause
@@ -55,7 +55,8 @@ class MaximumEvidence(NamedTuple):
         error: Monte Carlo error of `log_evidence`, in nats.
         edges: names of the numbers of which there is no maximum that counts: a factor of a million away from the median of
             its prior (or at an end of its support) log p(Y) is as large, within its error, or still rises.
-        reliable: whether `log_evidence` and `error` are, as those of `theory.Evidence`.
+        reliable: whether `log_evidence` and `error` are, as those of `theory.Evidence`, with which those of narrow networks
+            must agree.
     """
 
     values: dict[str, float | tuple[float, ...]]
@@ -132,7 +133,8 @@ def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
         if np.all(outside | small | (gain < LEAST_GAIN)):
             for number in np.flatnonzero(~(deviations < LARGEST_DEVIATION) & ~outside).tolist():
                 outside[number] = _is_as_large_at_an_edge(model, position, centre, number, here, key)
-            return _result(model, position, np.where(outside, np.nan, deviations), outside, here)
+            found = _result(model, position, np.where(outside, np.nan, deviations), outside, here)
+            return found if wide(shapes) else _confirmed(model, found, seed)
         step *= min(1.0, LONGEST_STEP / np.abs(step).max())
         before, there = (here, rise), np.clip(position + step, centre - EDGE, centre + EDGE)
         position, move = there, there - position
@@ -140,6 +142,13 @@ def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
         f"no maximum of log p(Y) was found in {MOST_STEPS} steps: it hardly depends on {', '.join(names)}; sample them",
         None,
     )
+
+
+def _confirmed(model: Checked, found: MaximumEvidence, seed: int) -> MaximumEvidence:
+    """Maximum of a narrow network, whose draws are annealed from the prior alone: reliable if `evidence` confirms it."""
+    other = evidence(model.at(found.values), seed=seed)
+    apart = abs(other.log_evidence - found.log_evidence) > 3 * np.hypot(other.error, found.error)
+    return found._replace(reliable=bool(found.reliable and other.reliable and not apart))
 
 
 def _newton(rise: _Rise, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

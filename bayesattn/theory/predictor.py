@@ -100,6 +100,11 @@ def _readouts(order_parameters, process: GaussianProcess, scale):
     return scale * one_by_one(process.readout_of, order_parameters)
 
 
+def have_accuracy(labels: Float[np.ndarray, " *labels"]) -> bool:
+    """Whether a prediction of labels can be right: of classes, and of numbers of which some are negative, by their sign."""
+    return are_classes(labels) or (labels.ndim == 1 and bool(np.min(labels) < 0))
+
+
 def are_classes(labels: Float[np.ndarray, " *labels"]) -> bool:
     """Whether labels are -1 and 1, or of several outputs with one high value, at the class, and equal low ones."""
     if labels.ndim == 1:

@@ -89,6 +89,16 @@ def test_merging_cells_of_a_redundant_partition_loses_nothing():
     assert ex.least_loss(joint, posterior) > 1e-4
 
 
+def test_sequences_that_never_occur_are_no_cells_that_could_be_merged():
+    latent = ex.FiniteLatent([0.5, 0.5], [[0.5, 0], [0.5, 0.5], [0, 0.5]])
+    sequences = latent.sequences(2)
+    partition = ex.cells(latent.posterior(sequences))
+    never = latent.joint(sequences).sum(0) == 0
+    assert never.sum() == 2
+    assert len({*partition[never]}) == 1
+    assert ex.least_loss(latent.joint(sequences), partition) > 0.01
+
+
 @pytest.mark.parametrize("ridge", [0.25, 20.0])
 def test_error_for_keys_on_the_sphere_is_the_mean_over_keys(ridge):
     """2000 sets of 64 keys; what the law leaves out is of relative order 1/n^2."""

@@ -203,8 +203,10 @@ def test_useless_heads_are_removed_in_the_order_that_trying_all_gives(seed):
     useless = model_of(inputs, 0.5 * np.sign(rng.normal(size=10)), arch, TEMPERATURE)
     found = ba.remove_heads(useless)
     assert found.names == by_trying_all(useless)[0]
-    with pytest.raises(BayesattnError, match="dispensable needs test labels"):
-        found.dispensable  # noqa: B018
+    assert np.isnan(found.lost_error).all()
+    for ask in (lambda: found.dispensable, found.statement):
+        with pytest.raises(BayesattnError, match="dispensable needs test labels"):
+            ask()
 
 
 def test_heads_are_removed_in_the_order_that_trying_all_gives(model, draws):
@@ -218,6 +220,9 @@ def test_heads_are_removed_in_the_order_that_trying_all_gives(model, draws):
     assert low <= found.dispensable <= high
     assert found.lost_error[0] == 0
     assert f"are lost ({low} to {high} within two errors)" in found.statement()
+    assert found.total == len(found.names)
+    begun = dataclasses.replace(found, names=found.names[:1], accuracy=np.ones(2), lost_error=np.zeros(2))
+    assert begun.statement().startswith(f"1 or more of {found.total} can go")
     sure = dataclasses.replace(found, lost_error=0 * found.lost_error)
     assert sure.dispensable_interval == (found.dispensable,) * 2
     assert len(ba.remove_heads(model, most=1).names) == 1

@@ -298,6 +298,9 @@ def test_tables_of_what_a_prediction_rests_on():
 
 def test_susceptibility_of_heads(zoo, monkeypatch):
     groups = {"first": [0, 1], "rest": [2, 3, 4, 5]}
+    few = susceptibility(zoo.draws("two"), groups)
+    assert np.isnan([*few.error.ravel(), *few.modes[0].value_interval]).all()
+    monkeypatch.setattr(of_draws, "TIMES_OF_BATCH", 0.0)
     found = susceptibility(zoo.draws("two"), groups)
     plain = ba.influence(zoo.draws("two"), "scores", groups=groups)
     np.testing.assert_allclose(found.scores, plain["head_scores"], rtol=1e-12)

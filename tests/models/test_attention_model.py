@@ -102,6 +102,17 @@ def test_the_likelihood_given_a_draw_is_that_of_its_heads_held_fixed():
     assert found == pytest.approx(dense.log_evidence(model.given([tuple(heads)]), u), rel=1e-10)
 
 
+def test_prior_and_likelihood_of_sampled_attention_add_up_to_what_was_sampled(draws, model):
+    few = draws.isel(draw=slice(0, 5))
+    parts = ba.with_groups(few, "log_prior", "log_likelihood", joint=True)
+    total = parts["log_prior"]["bartlett"] + parts["log_prior"]["queries_keys"] + parts["log_likelihood"]["labels"]
+    assert np.ptp(total.values - few["sample_stats"]["lp"].values) < 1e-8
+    assert ba.heads(few).prior.shape == (2,)  # Though sequences are watched.
+    few["posterior"] = xr.DataTree(few["posterior"].to_dataset().drop_vars("keys_1"))
+    with pytest.raises(BayesattnError, match="keep 'queries_keys'"):
+        ba.with_groups(few, "log_prior", model=model)
+
+
 def test_draws_have_queries_keys_and_attention_of_watched_sequences(draws, model):
     posterior = draws["posterior"].to_dataset()
     assert posterior["queries_1"].dims == ("chain", "draw", "head_1", "key_feature", "feature")

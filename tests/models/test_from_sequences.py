@@ -62,6 +62,11 @@ ANSWERS = {
     "truth values": ((THIRDS > 0).tolist(), ("False", "True"), SIGNS),
     "zero and one": ((THIRDS > 0).astype(int), ("0", "1"), SIGNS),
     "three whole numbers": (THIRDS, ("0", "1", "2"), np.eye(3)[THIRDS]),
+    "three of two signs": (THIRDS - 1, ("-1", "0", "1"), np.eye(3)[THIRDS]),
+    "two beside -1": (np.where(THIRDS > 0, 2, -1), ("-1", "2"), SIGNS),
+    "three large": (100 * THIRDS + 1, ("1", "101", "201"), np.eye(3)[THIRDS]),
+    "objects": (np.array([*map(float, Y)], object), None, Y),
+    "different objects": (np.array([*range(EXAMPLES)], object), None, np.arange(EXAMPLES)),
     "three strings": (np.array(["a", "b", "c"])[THIRDS], ("a", "b", "c"), np.eye(3)[THIRDS]),
     "one-hot": (ba.one_hot(THIRDS), ("0", "1", "2"), np.eye(3)[THIRDS]),
 }
@@ -73,6 +78,12 @@ def test_classes_are_found(kind):
     model = made(y=answers, test_share=0)
     assert model.output_names == names
     np.testing.assert_array_equal(model.labels, labels)
+
+
+def test_counts_are_no_classes():
+    model = made(y=THIRDS, likelihood=ba.Poisson(), test_share=0)
+    assert model.output_names is None
+    np.testing.assert_array_equal(model.labels, THIRDS)
 
 
 SHARES = "test_share must be a share, or a list of different whole numbers from 0 to 9"

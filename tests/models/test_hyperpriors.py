@@ -183,6 +183,9 @@ def test_draws_of_sampled_attention_and_numbers():
     np.testing.assert_allclose(found.variance, variance, rtol=1e-9)
     joint = ba.with_groups(few, "log_likelihood", joint=True)["log_likelihood"]["labels"].values
     assert abs(joint[0, 0] - same.log_likelihood(drawn)) < 1e-8
+    parts = ba.with_groups(tree, "log_likelihood", "log_prior", joint=True)
+    total = sum(parts["log_prior"].to_dataset().data_vars.values()) + parts["log_likelihood"]["labels"]
+    assert np.ptp(total.values - tree["sample_stats"]["lp"].values) < 1e-8
     for call in (anneal_logits, lambda m: conditional_evidence(m, [(np.ones((1, 2, 2)), np.ones((1, 2, 2)))])):
         with pytest.raises(ValueError, match="temperature must be a number for the theory"):
             call(model)

@@ -210,6 +210,21 @@ class Laplace(ba.Likelihood):
         return outputs + self.scale * jax.random.laplace(key, outputs.shape)
 
 
+def laplace(factor):
+    """A class of one name and one field, whatever the factor of its density."""
+
+    class OfTwoSides(ba.Likelihood):
+        scale: float = 0.5
+
+        def log_prob(self, outputs, labels):
+            return -factor * jnp.abs(labels - outputs) / self.scale
+
+        def sample(self, key, outputs):
+            return outputs
+
+    return OfTwoSides()
+
+
 def model_of(network, kind, likelihood=None):
     heads, widths, skips, outputs, examples, features = NETWORKS[network]
     arch = ba.Architecture(heads, widths, (1.1,) * (len(heads) + 2), skips, outputs)
@@ -265,6 +280,9 @@ def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
     with pytest.raises(ValueError, match=r"got one with likelihood"):
         ba.predict(one, model.test_path_inputs, model=other)
     assert pickle.loads(pickle.dumps(other)).likelihood.freedom == 4.0
+    mended, before, again = (model.replace(likelihood=laplace(factor)) for factor in (1, 2, 1))
+    assert mended.fingerprint == again.fingerprint != before.fingerprint
+    assert mended.table()["observation"] == before.table()["observation"]
     with pytest.raises(likelihoods.UnknownLikelihood, match="must be of a class that is defined here, got Elsewhere"):
         likelihoods.restored("Elsewhere", {})
     with pytest.raises(BayesattnError, match="field weights of likelihood Laplace must be a number or an array"):

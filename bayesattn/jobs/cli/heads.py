@@ -104,9 +104,9 @@ def _content(
         return rows(of, **{f"among_{least}_least": of.probability_among_least(min(least, len(of.names)))})
 
     content: PlainDict = {"model": case.name, "size": case.size, "temperature": case.table()["temperature"]}
-    content |= {"heads": scores(found), "paths": scores(paths)}
+    content |= {"heads": scores(found), "paths": scores(paths), "note": found.note}
     if losses is not None:
-        content["losses"] = rows(losses)
+        content |= {"losses": rows(losses), "doubts": losses.doubts}
     if removal is not None:
         content["removal"] = removal.summary().to_dict("records")
     return content

@@ -76,6 +76,8 @@ def influence(
         title = "Greatest influence on the predictions, root mean square of all test examples"
         screen.print_table(title, _strongest(found, labels, most))
         screen.print_table("Scores of heads, by example", _by_head(found), ["head"])
+        if "note" in found.attrs:
+            screen.say(found.attrs["note"], style="yellow")
         say_how_drawn(run, folder)
     output.save_figure(
         lambda: influence_figure(found, f"{case.name or model}, {case.size}"), figure, overwrite, as_json
@@ -91,6 +93,7 @@ def _content(
         "model": case.name,
         "size": case.size,
         "test_example": test_example,
+        "note": found.attrs.get("note", ""),
         "rests_on": rows,
         "influence": {str(name): values.values.tolist() for name, values in found.data_vars.items()},
     }

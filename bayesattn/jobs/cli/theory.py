@@ -90,12 +90,12 @@ def _print_diagonals(model: str, rows: list[PlainDict]) -> None:
         return
     scores = []
     for row in rows:
-        named = zip(row["way_names"], row["head_scores"], strict=True)
-        heads = {
-            f"{layer}: {way}": f"{score:.3f}"
-            for layer, of in enumerate(named, 1)
-            for way, score in zip(*of, strict=True)
-        }
+        heads: dict[str, str] = {}
+        for layer, (names, numbers, of) in enumerate(
+            zip(row["way_names"], row["ways"], row["head_scores"], strict=True), 1
+        ):
+            for name, number, score in zip(names, numbers, of, strict=True):
+                heads[f"{layer}: {name}" + (f" ({number})" if names.count(name) > 1 else "")] = f"{score:.3f}"
         scores.append(_settings(row) | heads)
     console.print()
     screen.print_table("score of each head, by its layer and name", scores)

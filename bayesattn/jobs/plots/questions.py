@@ -56,7 +56,14 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
         "corr": ("their correlations", colors.purple),
         "f": ("predictions", colors.orange),
         "log": ("log likelihood", colors.green),
+        "others": ("numbers, queries and keys", plt.rcParams["text.color"]),
     }
+
+    def kind_of(quantity: str) -> str:
+        first = quantity.split()[0]
+        return first if first in kinds else "others"
+
+    drawn = {kind_of(name) for calibration in calibrations.values() for name in calibration.names}
     columns = min(MOST_COLUMNS, len(calibrations))
     rows = -(-len(calibrations) // columns)
     size = (max(6.0, 3.4 * columns), 3.0 * rows + 0.9)
@@ -68,7 +75,7 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
         low, high = ecdf_band(len(calibration.ranks), calibration.draws)
         panel.fill_between(ranks, low, high, color=colors.grey, alpha=0.25, linewidth=0, step="post")
         for quantity, values in zip(calibration.names, calibration.ranks.T, strict=True):
-            _, color = kinds.get(quantity.split()[0], kinds["log"])
+            _, color = kinds[kind_of(quantity)]
             panel.step(ranks, ecdf_difference(values, calibration.draws), where="post", color=color, linewidth=0.9)
         count = len(calibration.ranks)
         panel.set_title(
@@ -79,7 +86,9 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
         whole_numbers(panel.xaxis)
     for panel in panels[:, 0]:
         panel.set_ylabel("ECDF - uniform")
-    handles: list[Artist] = [Line2D([], [], color=color, label=label) for label, color in kinds.values()]
+    handles: list[Artist] = [
+        Line2D([], [], color=color, label=label) for kind, (label, color) in kinds.items() if kind in drawn
+    ]
     handles.append(Patch(color=colors.grey, alpha=0.25, label="95 % of uniform curves"))
     columns = 3 if size[0] < 9 else len(handles)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)

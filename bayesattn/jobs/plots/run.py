@@ -144,7 +144,7 @@ def lacking(draws: Draws) -> dict[str, str]:
     if not {"order_parameter", "latent"} & set(posterior.data_vars):
         why["U"] = "the run does not keep it"
     if "prediction" not in posterior:
-        tested = "constant_data" in draws.children and "test_path_inputs" in draws["constant_data"]
+        tested = {"test_path_inputs", "test_inputs"} & {*dataset(draws, "constant_data").data_vars}
         why["prediction"] = "the run does not keep predictions" if tested else "the model has no test inputs"
     return why
 
@@ -222,7 +222,13 @@ def prediction(figure: FigureBase, draws: xr.DataTree) -> None:
     else:
         _all_together(panels[0], sampled)
     if labels is not None:
-        against_labels(panels[1], sampled.mean((0, 1)).ravel(), labels, outputs, _deciding(draws))
+        values = _is_mean_of_labels(draws)
+        against_labels(panels[1], sampled.mean((0, 1)).ravel(), labels, outputs, _deciding(draws), values)
+
+
+def _is_mean_of_labels(draws: xr.DataTree) -> bool:
+    """Whether f is what labels scatter about, as of a Gaussian; unlike the log rate of counts, say."""
+    return tomllib.loads(described_in(draws).get("model", "")).get("observation", "StudentT") == "StudentT"
 
 
 def _deciding(draws: xr.DataTree) -> np.ndarray | None:
@@ -299,11 +305,13 @@ def against_labels(
     labels: np.ndarray,
     outputs: Sequence[str] | None = None,
     deciding: np.ndarray | None = None,
+    is_mean: bool = True,
 ) -> None:
     """Draw the mean predictor against the test labels: a histogram for each of two classes, else a point per label.
 
     With several outputs and labels of classes: for each class, how often each output decides. It is that of the greatest
-    mean, or probability if these are `deciding`, whose sign decides between two classes.
+    mean, or probability if these are `deciding`, whose sign decides between two classes. `is_mean` says whether f is what
+    labels scatter about, so that their difference is an error.
     """
     colors, values = palette(), np.unique(labels)
     decided = "mean prediction" if deciding is None else "probability"
@@ -342,7 +350,9 @@ def against_labels(
     else:
         labels = labels.ravel()
         axes.plot(labels, mean, ".", color=colors.blue, markersize=4, label="test examples")
-        axes.axline((0, 0), slope=1, color=colors.grey, linewidth=1, linestyle="--", label="equal")
-        error = np.sqrt(np.mean((mean - labels) ** 2))
-        axes.set(xlabel="test label", ylabel="mean predictor", title=f"By label: root mean square error {error:.3g}")
+        title = "By label"
+        if is_mean:
+            axes.axline((0, 0), slope=1, color=colors.grey, linewidth=1, linestyle="--", label="equal")
+            title += f": root mean square error {np.sqrt(np.mean((mean - labels) ** 2)):.3g}"
+        axes.set(xlabel="test label", ylabel="mean predictor", title=title)
         legend_below(axes, 2)

@@ -26,7 +26,7 @@ from bayesattn.theory.saddle_point import NotConverged
 
 MATRICES = ("saddle", "corrected", "relative_variance")
 """Fields of `Predicted` that are stored with a run, besides mean predictors."""
-THEORY_VERSION = 3
+THEORY_VERSION = 4
 """Increase this when theories, losses or sentences that are stored with runs change beyond rounding: they are renewed."""
 
 

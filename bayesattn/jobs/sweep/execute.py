@@ -205,7 +205,8 @@ def results(sweep: Sweep, errors: Mapping[str, str | None] | None = None) -> pd.
     """Tidy table: a row for each quantity of each complete run, and one with state and error for each other run.
 
     Columns: run, model, sampler, parameterisation, chains, warmup, draws, seed, and the settings that vary; state, width,
-    temperature, seconds (of sampling), divergences and error_message; and those of `Run.summary`, one row a quantity.
+    temperature, seconds (of sampling, of all chains together), divergences and error_message; and those of `Run.summary`,
+    one row a quantity.
     """
     return pd.DataFrame([row for planned in sweep.runs for row in _rows(planned, (errors or {}).get(planned.name))])
 

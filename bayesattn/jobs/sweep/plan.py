@@ -177,6 +177,11 @@ class Sweep:
             if settings["model"].endswith(".toml"):
                 settings["model"] = str((self.file.parent / user_path("model", settings["model"])).absolute())
             pairs.append((varied, settings))
+        # Models are named by their files, unless two files have one name.
+        models = {varied["model"] for varied, _ in pairs if "model" in varied}
+        if len({Path(model).stem for model in models}) == len(models):
+            for varied, _ in pairs:
+                varied |= {"model": Path(varied["model"]).stem} if "model" in varied else {}
         names = [_name(varied) for varied, _ in pairs]
         planned: dict[str, Planned] = {}
         for (varied, settings), name in zip(pairs, names, strict=True):
@@ -260,9 +265,7 @@ def flattened(varied: PlainDict) -> PlainDict:
 
     An entry with the name of another setting or column has the name of its table as a prefix.
     """
-    columns = {
-        key: Path(value).stem if key == "model" else value for key, value in varied.items() if key not in NESTED_TABLES
-    }
+    columns = {key: value for key, value in varied.items() if key not in NESTED_TABLES}
     taken = {
         *Settings.model_fields,
         *RESULT_COLUMNS,

@@ -161,14 +161,15 @@ def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]
 def cells(values: Checked, tolerance: float = POSTERIOR_TOLERANCE) -> Int[np.ndarray, " sequence"]:
     """Number of the cell of each sequence, from 0, shape (sequence,).
 
-    Sequences share a cell if their columns of `values`, shape (.., sequence), agree within `tolerance` in every entry.
+    Sequences share a cell if their columns of `values`, shape (.., sequence), agree within `tolerance` in every entry; those
+    that never occur, whose posterior is NaN, share one.
     """
     columns = np.atleast_2d(values).T
     representatives: list[np.ndarray] = []
     numbers = np.empty(len(columns), int)
     for index, column in enumerate(columns):
         for number, other in enumerate(representatives):
-            if np.max(np.abs(column - other)) <= tolerance:
+            if np.allclose(column, other, rtol=0, atol=tolerance, equal_nan=True):
                 numbers[index] = number
                 break
         else:
@@ -216,6 +217,7 @@ def least_loss(joint: Checked, partition: Checked) -> float:
         ValueError: a partition of one cell.
     """
     together = merged(joint, partition)
+    together = together[:, together.sum(0) > 0]  # Cells that never occur lose nothing.
     if together.shape[1] < 2:
         raise BayesattnError("partition must have at least two cells, so that two can be merged, got one")
     full = mutual_information(together)

@@ -45,6 +45,7 @@ class Removal(Described):
         log_score: mean log predictive density of the test labels.
         levels: names of the index levels: ["layer", "head"] for heads, whose names are tuples; else ["path"] or ["group"].
         lost_error: standard error over test examples of the accuracy lost, which both networks predict.
+        total: number of heads, paths or groups before the first removal.
     """
 
     names: list[Any]
@@ -54,6 +55,7 @@ class Removal(Described):
     log_score: Float[np.ndarray, " removed"]
     levels: list[str]
     lost_error: Float[np.ndarray, " removed"]
+    total: int
 
     @property
     def dispensable(self) -> int:
@@ -70,10 +72,13 @@ class Removal(Described):
 
     def statement(self) -> str:
         """How many heads can go, with the ends within two errors; raises ValueError without accuracy."""
-        low, high = self.dispensable_interval
+        several, low, high = (
+            f"{count} or more" if count == len(self.names) < self.total else str(count)
+            for count in (self.dispensable, *self.dispensable_interval)
+        )
         return (
-            f"{self.dispensable} of {len(self.names)} can go before more than {100 * MOST_ACCURACY_LOST:g} points of"
-            f" accuracy are lost ({low} to {high} within two errors)"
+            f"{several} of {self.total} can go before more than {100 * MOST_ACCURACY_LOST:g} points of accuracy are lost"
+            f" ({low} to {high} within two errors)"
         )
 
     def summary(self) -> "pd.DataFrame":
@@ -144,8 +149,11 @@ def remove_heads(
     evidence = np.array([fit.log_evidence for fit in fits])
     names = [units.names[at] for at in order]
     lost = [right[0] - each for each in right[1:]]
-    lost_error = [0.0, *(paired_error(float(each @ each), float(each.sum()), each.size) for each in lost)]
-    return Removal(names, evidence - evidence[0], accuracy, error, log_score, units.levels, np.array(lost_error))
+    errors = [paired_error(float(each @ each), float(each.sum()), each.size) for each in lost if each.size]
+    lost_error = np.array([0.0, *errors]) if errors else np.full(len(fits), np.nan)
+    return Removal(
+        names, evidence - evidence[0], accuracy, error, log_score, units.levels, lost_error, len(units.names)
+    )
 
 
 def dispensable(accuracies: Float[np.ndarray, " removed"], whole: float) -> int:

@@ -3,6 +3,7 @@
 For one U, use `theory.head_scores`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,15 +30,11 @@ from bayesattn.questions.heads.path_combination import (
     combining_width,
     moments_and_interval,
 )
-from bayesattn.questions.heads.units import Units, units_of
+from bayesattn.questions.heads.units import EXCHANGEABILITY_NOTE, Units, units_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EXCHANGEABILITY_NOTE = (
-    "heads of a layer are exchangeable when queries and keys are sampled: their exact scores are equal, so any difference"
-    " between them is Monte Carlo error, or chains that kept their start; compare layers or groups instead"
-)
 PRIOR_NETWORKS, FEWEST_PRIOR_NETWORKS, ENTRIES_OF_PRIOR = 2000, 100, 2**24
 """Most and fewest networks whose scores have the mean that the prior gives, and entries of all their U, about."""
 
@@ -85,9 +82,11 @@ class Heads(Described):
     @property
     def note(self) -> str:
         """Caution about the score of one alone, or of heads and paths whose queries and keys are sampled; else empty."""
-        if len(self.names) == 1:
+        if len(self.names) == 1 and not len(self.units.skips):
             return "one alone is the greatest of its draws by definition: its score says nothing"
-        return EXCHANGEABILITY_NOTE if isinstance(self._of, str) and not has_fixed_attention(self.model) else ""
+        # Numbers stand for all heads of a layer.
+        of_layers = isinstance(self._of, Mapping) and all(np.ndim(each) == 0 for of in self._of.values() for each in of)
+        return "" if of_layers or has_fixed_attention(self.model) else EXCHANGEABILITY_NOTE
 
     @cached_property
     def losses(self) -> Losses:
@@ -105,6 +104,7 @@ class Heads(Described):
         count = int(np.clip(ENTRIES_OF_PRIOR // entries, FEWEST_PRIOR_NETWORKS, PRIOR_NETWORKS))
         keys = jax.random.split(stream(0, "prior scores", self.model.fingerprint), count)
         of_test = [*(name for name in self.model.data_names if name.startswith("test_")), "test_labels"]
+        of_test += ["watched"] if hasattr(self.model, "watched") else []
         untested = self.model.replace(**dict.fromkeys(of_test))
         drawn = np.asarray(from_prior(untested, keys)["order_parameter"])
         return self.units.scores(drawn, self.model.architecture).mean(0)

@@ -12,6 +12,10 @@ from bayesattn.errors import BayesattnError
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.theory.statistics import relative_scores
 
+EXCHANGEABILITY_NOTE = (
+    "heads of a layer are exchangeable when queries and keys are sampled: their exact scores are equal, so any difference"
+    " between them is Monte Carlo error, or chains that kept their start; compare layers or groups instead"
+)
 Head = tuple[int, str]
 """Layer, from 1, and name of a head."""
 

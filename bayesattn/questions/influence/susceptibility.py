@@ -13,14 +13,16 @@ from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
+from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.errors import BayesattnError
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.draws import Draws, order_parameters_in
+from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.over_draws import error_of_mean
 from bayesattn.questions.heads.fit import without_paths
 from bayesattn.questions.heads.losses import gaussian_model
-from bayesattn.questions.heads.units import Units, units_of
+from bayesattn.questions.heads.units import EXCHANGEABILITY_NOTE, Units, units_of
 from bayesattn.questions.influence.covariances import Estimate, Posterior, deviations, estimate_of
 from bayesattn.questions.influence.influence import posterior_of
 from bayesattn.samplers import sample
@@ -88,7 +90,8 @@ class Susceptibility(Described):
         )
         turned = np.sign(np.einsum("hk,rhk->rk", left, lefts) + np.einsum("kg,rkg->rk", right, rights))
         lefts, rights = lefts * turned[:, None], rights * turned[..., None]
-        ends = [np.quantile(each, ENDS, axis=0) for each in (others, lefts, rights)]
+        known = 1.0 if len(self._batches) >= FEWEST_DRAWS else np.nan  # As the errors of the scores.
+        ends = [known * np.quantile(each, ENDS, axis=0) for each in (others, lefts, rights)]
         return [
             Mode(float(values[k]), left[:, k], right[k], ends[0][:, k], ends[1][:, :, k], ends[2][:, k])
             for k in range(len(values))
@@ -138,7 +141,7 @@ class Susceptibility(Described):
         return f"Susceptibility of {len(self.heads)} heads to {len(self.groups)} groups", {
             "strongest": f"score of {self.heads[head]} to {self.groups[group]}, {strongest}",
             "singular values": ", ".join(f"{mode.value:.3g}" for mode in self.modes),
-        }
+        } | ({} if has_fixed_attention(self._model) else {"note": EXCHANGEABILITY_NOTE})
 
 
 @with_own_settings

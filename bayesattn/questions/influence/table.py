@@ -96,5 +96,7 @@ class InfluenceTables:
     def _entry(self, axis: str, entry: int | str) -> int:
         if isinstance(entry, str) and axis in self.found.coords:
             names = [*map(str, self.found[axis].values)]
+            if names.count(entry) > 1:
+                raise BayesattnError(f"{axis} must be a number where several have one name, got {entry!r}")
             return names.index(one_of(axis, entry, names))
         return positive_integer(axis, entry, 0, self.found.sizes[axis] - 1)
