@@ -158,8 +158,8 @@ def test_trained_networks_are_found_beside_the_code():
 def test_training_learns():
     task = OneShot(examples=2, test_examples=400, width=32, key_width=16, heads=(2, 2))
     told = []
-    training.train(task, training.Training(steps=400, batch=32, width=32), told.append)
-    # 50 steps of 32 episodes: standard error of an accuracy 0.0125.
+    training.train(task, training.Training(steps=400, batch=32, width=32, learning_rate=3e-3), told.append)
+    # 50 steps of 32 episodes: standard error of an accuracy 0.0125. Seeds 0 to 5 have 0.65 to 0.77.
     assert told[-1].accuracy > 0.6
     assert told[-1].loss < 0.95
 
