@@ -66,6 +66,18 @@ def planned(file, content):
     return sweep.Sweep(file(content)).runs
 
 
+def test_models_of_one_file_name_are_told_apart(file, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model.toml").write_text(SMALL)
+    start = "[settings]\nchains = 2\n[grid]\n"
+    found = planned(file, start + 'model = ["a/model.toml", "b/model.toml"]\n')
+    assert [run.varied["model"] for run in found] == ["a/model.toml", "b/model.toml"]
+    assert [run.name for run in found] == ["model=a-model.toml", "model=b-model.toml"]
+    [alone, ready] = planned(file, start + 'model = ["a/model.toml", "hidden_markov"]\n')
+    assert (alone.name, ready.varied["model"]) == ("model=model", "hidden_markov")
+
+
 def test_a_grid_crossed_with_a_list_is_every_combination(file):
     content = '[settings]\nmodel = "small.toml"\nchains = 2\n[grid]\nseed = [0, 1]\ntemperature = [0.1, 1.0]\n'
     content += '[grid.task]\nnoise_sum = [0.5]\n[[runs]]\nwidth = 5\n[[runs]]\nwidth = 9\nsampler = "hmc"\n'

@@ -206,7 +206,7 @@ class NumpyroKernel:
         """Sample statistics of one draw, by ArviZ's names."""
         found = {ours: getattr(state, theirs) for theirs, ours in STATISTICS.items() if hasattr(state, theirs)}
         if hasattr(state, "potential_energy"):
-            found = {"energy": state.potential_energy} | found | {"lp": -state.potential_energy}
+            found["lp"] = -state.potential_energy
         if hasattr(getattr(state, "adapt_state", None), "step_size"):
             found["step_size"] = state.adapt_state.step_size
         return found
