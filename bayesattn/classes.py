@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,15 +102,15 @@ def _one_hot(name: str, classes: Any, names: Classes | None = None) -> OneHot:
 def labels_of(name: str, answers: Checked, counts: bool = False) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Labels of answers that are numbers or classes, and the names of the classes.
 
-    Strings, truth values and categories are classes, and so are whole numbers of few different values that occur more than
-    once, unless `counts`. Of two classes, in sorted order, the first is -1 and the second +1, for a network with one output;
-    more are one-hot. Numbers -1 and +1, other numbers, and arrays of several columns stay as they are, with None for names.
+    Strings, truth values and categories are classes, and so are whole numbers of few different values, unless `counts`. Of
+    two classes, in sorted order, the first is -1 and the second +1, for a network with one output; more are one-hot. Numbers
+    -1 and +1, other numbers, and arrays of several columns stay as they are, with None for names.
     """
     if isinstance(answers, OneHot):
         return answers.labels, answers.names
     array = np.asarray(readable(answers))
     array = array[:, 0] if array.shape[1:] == (1,) else array
-    if array.dtype.kind == "O" and {type(each) for each in array.flat} <= {int, float}:
+    if array.dtype.kind == "O" and all(isinstance(each, Real) and not isinstance(each, bool) for each in array.flat):
         array = np.array(array.tolist())
     kind = array.dtype.kind
     if kind == "f" or (kind in "iu" and (array.ndim != 1 or counts or not _are_few(array))):
@@ -121,9 +122,13 @@ def labels_of(name: str, answers: Checked, counts: bool = False) -> tuple[np.nda
 
 
 def _are_few(labels: np.ndarray) -> bool:
-    """Whether whole numbers are classes: 2 to 20 different values that occur more than once, other than -1 and +1."""
+    """Whether whole numbers are likely classes: 2 to 20 different values, each twice on average, other than -1 and +1.
+
+    From 0 to 100 it is enough if one occurs twice, as for `doubtful_labels`.
+    """
     values = np.unique(labels)
-    return 2 <= len(values) <= min(MOST_CLASSES, len(labels) - 1) and not {*values.tolist()} <= {-1, 1}
+    few = 2 <= len(values) <= min(MOST_CLASSES, len(labels) // 2) and not {*values.tolist()} <= {-1, 1}
+    return few or bool(doubtful_labels("labels", labels))
 
 
 def coded(name: str, labels: Any, names: Sequence[str] | None, outputs: int) -> Any:

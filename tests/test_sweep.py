@@ -74,6 +74,8 @@ def test_models_of_one_file_name_are_told_apart(file, tmp_path):
     found = planned(file, start + 'model = ["a/model.toml", "b/model.toml"]\n')
     assert [run.varied["model"] for run in found] == ["a/model.toml", "b/model.toml"]
     assert [run.name for run in found] == ["model=a-model.toml", "model=b-model.toml"]
+    three = planned(file, start + 'model = ["a/model.toml", "b/model.toml", "small.toml"]\n')
+    assert three[2].name == "model=small"
     [alone, ready] = planned(file, start + 'model = ["a/model.toml", "hidden_markov"]\n')
     assert (alone.name, ready.varied["model"]) == ("model=model", "hidden_markov")
 

@@ -43,6 +43,11 @@ def is_of_package(kind: type) -> bool:
     return kind.__module__.startswith("bayesattn.likelihoods.")
 
 
+def is_of_classes(likelihood: Likelihood) -> bool:
+    """Whether labels are classes, of which the likelihood has probabilities."""
+    return type(likelihood).probabilities is not Likelihood.probabilities
+
+
 def _class_name(kind: type) -> str:
     return kind.__name__ if is_of_package(kind) else f"{kind.__module__}.{kind.__qualname__}"
 
@@ -71,9 +76,13 @@ def settings_of(likelihood: Likelihood) -> PlainDict:
 
 @with_own_settings
 def density_of(likelihood: Likelihood, labels: np.ndarray) -> str:
-    """Digest of log p(Y | f) at three f: name and fields of a class of one's own do not say what it computes."""
-    values = (_log_prob(likelihood, jnp.full(labels.shape, f), jnp.asarray(labels)) for f in (-1.3, 0.0, 0.7))
-    return digest("density", *(rounded(np.nan_to_num(np.asarray(each))) for each in values))[:16]
+    """Digest of log p(Y | f) at three random f: name and fields of a class of one's own do not say what it computes."""
+    rng, found = np.random.default_rng(0), []
+    for scale in (0.1, 1.0, 3.0):
+        outputs = jnp.asarray(scale * rng.normal(size=labels.shape))
+        values = np.asarray(_log_prob(likelihood, outputs, jnp.asarray(labels)))
+        found += [np.isfinite(values), rounded(np.where(np.isfinite(values), values, 0.0))]
+    return digest("density", *found)[:16]
 
 
 @jax.jit

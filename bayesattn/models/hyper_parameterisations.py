@@ -24,7 +24,7 @@ from bayesattn.models.attention_blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.hyperpriors import HyperPrior, Hyperpriors, Values, in_units, scale_of
 from bayesattn.models.model import Model
-from bayesattn.models.parameterisation import NO_FLOAT32, Parameterisation, Sites
+from bayesattn.models.parameterisation import Parameterisation, Sites
 from bayesattn.models.path import Path
 from bayesattn.models.sampled_attention import CollapsedAttention
 from bayesattn.models.token import Token
@@ -64,7 +64,7 @@ class WithHyperparameters(Parameterisation):
     def with_float32_gradients(self) -> "WithHyperparameters":
         """Same posterior, with gradients of the log density in float32; raises ValueError where there are none."""
         if "temperature" in self.priors.variables:  # Gradients in float32 are of U alone.
-            raise BayesattnError(f"{NO_FLOAT32}, of known T")
+            raise BayesattnError("options.float32_gradients must be false where T has a prior, got true")
         return replace(self, known=self.known.with_float32_gradients())
 
     @property

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from bayesattn._util.checks import is_prior
 from bayesattn.errors import BayesattnError
 from bayesattn.models.attention_model import AttentionModel
 from bayesattn.models.draws import CHAIN_AXES, numbers_of
@@ -55,11 +56,11 @@ def _log_prior_of_heads(draws: "xr.DataTree", model: AttentionModel) -> Float[np
     total = np.zeros([posterior.sizes[axis] for axis in CHAIN_AXES])
     for kind, name in zip(("queries", "keys"), QUERIES_AND_KEYS, strict=True):
         for layer in range(model.architecture.depth):
-            known = None if name in numbers else getattr(model, name)[layer]
-            if known == 0:
+            known = getattr(model, name)[layer]
+            if not (unknown := is_prior(known)) and known == 0:
                 continue
             drawn = posterior[f"{kind}_{layer + 1}"].transpose(*CHAIN_AXES, ...).values
-            variance = numbers[name].values[..., layer, None, None, None] if known is None else known
+            variance = numbers[name].values[..., layer, None, None, None] if unknown else known
             total += (-(drawn**2) / variance / 2 - np.log(2 * np.pi) / 2).sum((2, 3, 4))
     return total
 

@@ -22,7 +22,7 @@ from bayesattn.errors import BayesattnError
 from bayesattn.kernels.forms import by_products, cheapest_form, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import require_paths
-from bayesattn.likelihoods import Categorical, Likelihood, require_gaussian
+from bayesattn.likelihoods import Likelihood, is_of_classes, require_gaussian
 from bayesattn.models.network_posterior import NetworkPosterior, dataset_property, with_signature
 from bayesattn.models.tokens import TokenDataset, Tokens
 
@@ -226,7 +226,7 @@ class Model(NetworkPosterior):
                 numbers of few different values are classes; of two, in sorted order, the first is -1 and the second +1, of
                 more each has an output, 1 for the class and 0 else. The network has no constant term: append a feature
                 that is 1 to the tokens if labels have a mean that tokens do not explain, or T takes it for noise. Whole
-                numbers of other likelihoods than `Gaussian` and `Categorical` are counts.
+                numbers stay numbers if they are floats, or if the likelihood is neither Gaussian nor one of classes.
             widths: N_1, .., N_L and N_a, hidden widths of the layers and of the readout; one number if all are equal.
             temperature: T of Gaussian labels, or its prior; 0.1 by default, if there is no likelihood.
             likelihood: as for `Model`.
@@ -257,8 +257,8 @@ class Model(NetworkPosterior):
             )
         attention = fixed_attention.checked_matrices(layers, sequences, length, tokens, renormalise)
         heads = tuple(each.shape[1] for each in attention)
-        of_classes = likelihood is None or likelihood.conjugate or isinstance(likelihood, Categorical)
-        labels, names = labels_of("y", y, counts=not of_classes)
+        counts = isinstance(likelihood, Likelihood) and not (likelihood.conjugate or is_of_classes(likelihood))
+        labels, names = labels_of("y", y, counts=counts)
         if len(labels) != sequences:
             raise BayesattnError(f"y must have an answer for each of {sequences} sequences, got {len(labels)}")
         training, test = _split(sequences, test_share, seed)

@@ -21,9 +21,7 @@ from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
 from bayesattn.likelihoods import (
     Gaussian,
     Likelihood,
-    density_of,
     is_built_in,
-    is_of_package,
     name_of,
     require_usable,
     settings_of,
@@ -206,10 +204,6 @@ class NetworkPosterior(Posterior):
     def require_theory(self) -> None:
         """Raise ValueError if there is no theory in closed form."""
 
-    @cached_property
-    def _density(self) -> str:
-        return density_of(self.reference.likelihood, self.labels)
-
     def table(self) -> PlainDict:
         """Temperature, architecture and likelihood as in a model file, with [task] if the data come from a task."""
         arch = {name: list(each) if isinstance(each, tuple) else each for name, each in self.architecture.table.items()}
@@ -220,8 +214,6 @@ class NetworkPosterior(Posterior):
             table["likelihood"] = {
                 name: value for name, value in settings.items() if name not in self.hyperpriors.fields
             }
-        if not is_of_package(type(self.likelihood)):
-            table["density"] = self._density
         if self.has_priors:
             table["priors"] = hyperpriors.table(self.likelihood, self._vectors)
             arch |= {} if VARIANCES not in table["priors"] else {VARIANCES: None}

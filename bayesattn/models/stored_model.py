@@ -41,18 +41,30 @@ POSTERIOR_VARIABLES = (
 """Variables in groups of data that determine a posterior."""
 WHOLE_DATA = ({"labels", "path_inputs"}, {"labels", "inputs"}, {"values", "features"})
 """Variables that every posterior of each kind has."""
+OTHER_DENSITY = "has another log_prob than when it was drawn from: draw again, or give the changed class a new name"
 DEFAULT_SETTINGS = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
 """Defaults of settings that a table may omit."""
 
 
 def described(model: Posterior, tokens: bool = False) -> PlainDict:
-    """Kind, table (as TOML), names and fingerprint of a model; `tokens` says whether its groups contain tokens."""
-    return {
+    """Kind, table (as TOML), names and fingerprint of a model; `tokens` says whether its groups contain tokens.
+
+    Of a likelihood of one's own also a digest of its density, which its name and its fields do not tell.
+    """
+    about = {
         "kind": type(model).__name__,
         "model": tomli_w.dumps(plain_table(model.table())),
         "about_model": names_of(model, tokens),
         "fingerprint": model.fingerprint,
     }
+    return about | ({} if (density := _own_density(model)) is None else {"density": density})
+
+
+def _own_density(model: Posterior) -> str | None:
+    """Digest of the density of a model's likelihood, if it is one's own."""
+    if not is_network(model) or likelihoods.is_of_package(type(model.likelihood)):
+        return None
+    return likelihoods.density_of(model.reference.likelihood, model.labels)
 
 
 def names_of(model: Posterior, tokens: bool = False) -> PlainDict:
@@ -69,7 +81,17 @@ def names_of(model: Posterior, tokens: bool = False) -> PlainDict:
 
 
 def restored(description: PlainMapping, arrays: PlainMapping) -> Posterior:
-    """Model restored from a description and arrays; raises KeyError, TypeError or ValueError for an invalid one."""
+    """Model restored from a description and arrays; raises KeyError, TypeError or ValueError for an invalid one.
+
+    Raises UnknownLikelihood if the class of its likelihood is not defined in this process, or has another density.
+    """
+    model = _restored(description, arrays)
+    if description.get("density", own := _own_density(model)) != own:
+        raise likelihoods.UnknownLikelihood(f"{type(model.likelihood).__name__} {OTHER_DENSITY}")  # pyright: ignore[reportAttributeAccessIssue]
+    return model
+
+
+def _restored(description: PlainMapping, arrays: PlainMapping) -> Posterior:
     kinds: dict[str, type[Posterior]] = {each.__name__: each for each in (Model, AttentionModel, LatentModel)}
     kind, names = kinds[description["kind"]], description["about_model"]
     table = tomllib.loads(description["model"])
@@ -155,6 +177,9 @@ class ModelRecord:
 
     def difference(self, other: "ModelRecord") -> str | None:
         """Difference of another model in words, such as "temperature = 0.5, not 0.1"; None if no difference is known."""
+        densities = {record.about["density"] for record in (self, other) if "density" in record.about}
+        if len(densities) == 2:
+            return "a likelihood of another log_prob"
         known = self.fingerprints and other.fingerprints
         if known and len(self.fingerprints | other.fingerprints) == 1:
             return None

@@ -29,7 +29,8 @@ class Candidate(NamedTuple):
     `theory.Evidence`. If K + T I is singular in float64, or if T is too low to compete, there is no evidence: evidence,
     error and method are None, and `failure` states the reason.
 
-    Accuracies are None without validation or test examples. At finite width they are also None without a saddle point.
+    Accuracies are None without validation or test examples that can be got right, such as classes. At finite width they are
+    also None without a saddle point.
     """
 
     temperature: float

@@ -27,7 +27,7 @@ from bayesattn.kernels.forms import compressed
 from bayesattn.theory.annealing import Singular
 from bayesattn.theory.arguments import gaussian_density
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.evidence import annealed_draws, evidence, priors_of, stream_of
+from bayesattn.theory.evidence import MOST_BRIDGED_COORDINATES, annealed_draws, evidence, priors_of, stream_of
 from bayesattn.theory.importance import Weighed, by_importance, wide
 from bayesattn.theory.potential import Shapes, WithNumbers, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, likely_cause
@@ -55,8 +55,8 @@ class MaximumEvidence(NamedTuple):
         error: Monte Carlo error of `log_evidence`, in nats.
         edges: names of the numbers of which there is no maximum that counts: a factor of a million away from the median of
             its prior (or at an end of its support) log p(Y) is as large, within its error, or still rises.
-        reliable: whether `log_evidence` and `error` are, as those of `theory.Evidence`, with which those of narrow networks
-            must agree.
+        reliable: whether `log_evidence` and `error` are, as those of `theory.Evidence`; and if draws annealed from the prior
+            alone led to the maximum of a network of few coordinates, whether they agree with it.
     """
 
     values: dict[str, float | tuple[float, ...]]
@@ -134,7 +134,8 @@ def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
             for number in np.flatnonzero(~(deviations < LARGEST_DEVIATION) & ~outside).tolist():
                 outside[number] = _is_as_large_at_an_edge(model, position, centre, number, here, key)
             found = _result(model, position, np.where(outside, np.nan, deviations), outside, here)
-            return found if wide(shapes) else _confirmed(model, found, seed)
+            annealed = here.evidence.method == "annealing" and len(here.points[0]) <= MOST_BRIDGED_COORDINATES
+            return _confirmed(model, found, seed) if annealed else found
         step *= min(1.0, LONGEST_STEP / np.abs(step).max())
         before, there = (here, rise), np.clip(position + step, centre - EDGE, centre + EDGE)
         position, move = there, there - position
@@ -145,10 +146,15 @@ def maximum_evidence(model: Checked, *, seed: int = 0) -> MaximumEvidence:
 
 
 def _confirmed(model: Checked, found: MaximumEvidence, seed: int) -> MaximumEvidence:
-    """Maximum of a narrow network, whose draws are annealed from the prior alone: reliable if `evidence` confirms it."""
-    other = evidence(model.at(found.values), seed=seed)
+    """Maximum found by draws that were annealed from the prior alone, with log p(Y) by `evidence`, which must agree."""
+    try:
+        other = evidence(model.at(found.values), seed=seed)
+    except NotConverged:
+        return found._replace(reliable=False)
     apart = abs(other.log_evidence - found.log_evidence) > 3 * np.hypot(other.error, found.error)
-    return found._replace(reliable=bool(found.reliable and other.reliable and not apart))
+    return found._replace(
+        log_evidence=other.log_evidence, error=other.error, reliable=bool(other.reliable and not apart)
+    )
 
 
 def _newton(rise: _Rise, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -219,7 +219,7 @@ def test_heads_are_removed_in_the_order_that_trying_all_gives(model, draws):
     low, high = found.dispensable_interval
     assert low <= found.dispensable <= high
     assert found.lost_error[0] == 0
-    assert f"are lost ({low} to {high} within two errors)" in found.statement()
+    assert f"are lost ({low}{'' if low == high else f' to {high}'} within two errors)" in found.statement()
     assert found.total == len(found.names)
     begun = dataclasses.replace(found, names=found.names[:1], accuracy=np.ones(2), lost_error=np.zeros(2))
     assert begun.statement().startswith(f"1 or more of {found.total} can go")

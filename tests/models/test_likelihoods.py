@@ -225,6 +225,17 @@ def laplace(factor):
     return OfTwoSides()
 
 
+def classes_of(factor):
+    class OfClasses(ba.Likelihood):
+        def log_prob(self, outputs, labels):
+            return jnp.sum(labels * jax.nn.log_softmax(factor * outputs), axis=1)
+
+        def sample(self, key, outputs):
+            return outputs
+
+    return OfClasses()
+
+
 def model_of(network, kind, likelihood=None):
     heads, widths, skips, outputs, examples, features = NETWORKS[network]
     arch = ba.Architecture(heads, widths, (1.1,) * (len(heads) + 2), skips, outputs)
@@ -280,13 +291,30 @@ def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
     with pytest.raises(ValueError, match=r"got one with likelihood"):
         ba.predict(one, model.test_path_inputs, model=other)
     assert pickle.loads(pickle.dumps(other)).likelihood.freedom == 4.0
-    mended, before, again = (model.replace(likelihood=laplace(factor)) for factor in (1, 2, 1))
-    assert mended.fingerprint == again.fingerprint != before.fingerprint
-    assert mended.table()["observation"] == before.table()["observation"]
     with pytest.raises(likelihoods.UnknownLikelihood, match="must be of a class that is defined here, got Elsewhere"):
         likelihoods.restored("Elsewhere", {})
     with pytest.raises(BayesattnError, match="field weights of likelihood Laplace must be a number or an array"):
         own.replace(likelihood=Laplace(weights=len)).table()
+
+
+def test_a_likelihood_of_ones_own_is_known_by_its_density(tmp_path):
+    model = model_of("one layer", "outliers")
+    first = model.replace(likelihood=laplace(1))
+    run, tree = runs.sample(first, tmp_path / "run", **FEW), ba.sample(first, **FEW)
+    same = model.replace(likelihood=laplace(1))
+    assert ba.predict(tree, model.test_path_inputs, model=same).mean.shape == (2,)
+    other = model.replace(likelihood=laplace(2))
+    for read in (
+        lambda: ba.predict(tree, model.test_path_inputs, model=other),
+        lambda: ba.predict(tree, model.test_path_inputs),
+        lambda: runs.Run(run.path).model,
+        lambda: runs.sample(other, run.path, **FEW),
+    ):
+        with pytest.raises(ValueError, match="another log_prob"):
+            read()
+    shifted = [classes_of(factor) for factor in (1, 3)]  # All outputs alike would not tell these apart.
+    labels = np.eye(3)[[0, 2]]
+    assert len({likelihoods.density_of(each, labels) for each in shifted}) == 2
 
 
 class StudentT(ba.Likelihood):

@@ -228,7 +228,7 @@ def prediction(figure: FigureBase, draws: xr.DataTree) -> None:
 
 def _is_mean_of_labels(draws: xr.DataTree) -> bool:
     """Whether f is what labels scatter about, as of a Gaussian; unlike the log rate of counts, say."""
-    return tomllib.loads(described_in(draws).get("model", "")).get("observation", "StudentT") == "StudentT"
+    return tomllib.loads(described_in(draws).get("model", "")).get("observation") in (None, "StudentT")
 
 
 def _deciding(draws: xr.DataTree) -> np.ndarray | None:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -177,11 +178,11 @@ class Sweep:
             if settings["model"].endswith(".toml"):
                 settings["model"] = str((self.file.parent / user_path("model", settings["model"])).absolute())
             pairs.append((varied, settings))
-        # Models are named by their files, unless two files have one name.
-        models = {varied["model"] for varied, _ in pairs if "model" in varied}
-        if len({Path(model).stem for model in models}) == len(models):
-            for varied, _ in pairs:
-                varied |= {"model": Path(varied["model"]).stem} if "model" in varied else {}
+        # Models are named by their files, unless files of one name are several.
+        stems = Counter(Path(model).stem for model in {settings["model"] for _, settings in pairs})
+        for varied, settings in pairs:
+            if "model" in varied and stems[stem := Path(settings["model"]).stem] == 1:
+                varied["model"] = stem
         names = [_name(varied) for varied, _ in pairs]
         planned: dict[str, Planned] = {}
         for (varied, settings), name in zip(pairs, names, strict=True):

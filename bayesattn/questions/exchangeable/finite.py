@@ -11,6 +11,8 @@ from scipy import linalg, special
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer
 from bayesattn.errors import BayesattnError
 
+NEVER = 1e300
+"""What stands for the posterior given a sequence that never occurs."""
 POSTERIOR_TOLERANCE = 1e-9
 """Largest difference in any entry between two posteriors that count as equal."""
 
@@ -164,12 +166,12 @@ def cells(values: Checked, tolerance: float = POSTERIOR_TOLERANCE) -> Int[np.nda
     Sequences share a cell if their columns of `values`, shape (.., sequence), agree within `tolerance` in every entry; those
     that never occur, whose posterior is NaN, share one.
     """
-    columns = np.atleast_2d(values).T
+    columns = np.nan_to_num(np.atleast_2d(values).T, nan=NEVER)
     representatives: list[np.ndarray] = []
     numbers = np.empty(len(columns), int)
     for index, column in enumerate(columns):
         for number, other in enumerate(representatives):
-            if np.allclose(column, other, rtol=0, atol=tolerance, equal_nan=True):
+            if np.max(np.abs(column - other)) <= tolerance:
                 numbers[index] = number
                 break
         else:

@@ -78,7 +78,7 @@ class Removal(Described):
         )
         return (
             f"{several} of {self.total} can go before more than {100 * MOST_ACCURACY_LOST:g} points of accuracy are lost"
-            f" ({low} to {high} within two errors)"
+            f" ({low if low == high else f'{low} to {high}'} within two errors)"
         )
 
     def summary(self) -> "pd.DataFrame":

@@ -3,7 +3,6 @@
 For one U, use `theory.head_scores`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from bayesattn.questions.heads.path_combination import (
     combining_width,
     moments_and_interval,
 )
-from bayesattn.questions.heads.units import EXCHANGEABILITY_NOTE, Units, units_of
+from bayesattn.questions.heads.units import Units, exchangeability_note, units_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,9 +83,7 @@ class Heads(Described):
         """Caution about the score of one alone, or of heads and paths whose queries and keys are sampled; else empty."""
         if len(self.names) == 1 and not len(self.units.skips):
             return "one alone is the greatest of its draws by definition: its score says nothing"
-        # Numbers stand for all heads of a layer.
-        of_layers = isinstance(self._of, Mapping) and all(np.ndim(each) == 0 for of in self._of.values() for each in of)
-        return "" if of_layers or has_fixed_attention(self.model) else EXCHANGEABILITY_NOTE
+        return exchangeability_note(self.model, self.units)
 
     @cached_property
     def losses(self) -> Losses:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from bayesattn._util.checks import Checked, entries, shown
 from bayesattn.architecture import Architecture
 from bayesattn.errors import BayesattnError
+from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.theory.statistics import relative_scores
 
@@ -74,6 +75,21 @@ def units_of(model: NetworkPosterior, of: Checked = "heads") -> Units:
     if isinstance(of, str) and of == "paths":
         return Units(model.path_names, np.eye(arch.paths, dtype=bool), ["path"], none)
     raise BayesattnError(f"of must be 'heads', 'paths', or a dictionary of lists of heads, got {shown(of)}")
+
+
+def exchangeability_note(model: NetworkPosterior, units: Units) -> str:
+    """Caution about units that tell heads of a layer apart although queries and keys are sampled; else empty."""
+    if has_fixed_attention(model):
+        return ""
+    ways = model.architecture.path_heads()
+    places = {path: place for place, path in enumerate(ways)}
+    for layer, head in heads_of(model.architecture):
+        first = int(model.architecture.skips[layer] > 0)
+        swap = {first: head + first, head + first: first}
+        swapped = [places[(*path[:layer], swap.get(path[layer], path[layer]), *path[layer + 1 :])] for path in ways]
+        if np.any(units.paths[:, swapped] != units.paths):
+            return EXCHANGEABILITY_NOTE
+    return ""
 
 
 def _uses(arch: Architecture) -> Bool[np.ndarray, "head path"]:

@@ -29,10 +29,9 @@ from bayesattn.models.arviz import axes, axis_names
 from bayesattn.models.conditional import conditional_of, new_inputs
 from bayesattn.models.draws import Draws, opened_with_network
 from bayesattn.models.given_draw import Conditional, Examples
-from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.over_draws import by_draw, variables_of
-from bayesattn.questions.heads.units import EXCHANGEABILITY_NOTE, units_of
+from bayesattn.questions.heads.units import exchangeability_note, units_of
 from bayesattn.questions.influence.covariances import Estimate, Given, Posterior, covariances
 from bayesattn.questions.influence.groups import members_of
 from bayesattn.questions.influence.left_out import LeftOut, left_out
@@ -353,7 +352,8 @@ def _dataset(
     names |= {"layer_head": [f"{layer}: {head}" for layer, head in units_of(model).names], "group": groups}
     used = {dim for dims, _ in variables.values() for dim in dims}
     coords = {name: values for name, values in names.items() if name in used and values is not None}
-    note = "" if has_fixed_attention(model) or not {"path", "layer_head"} & used else EXCHANGEABILITY_NOTE
+    kinds = [of for axis, of in (("path", "paths"), ("layer_head", "heads")) if axis in used]
+    note = next(filter(None, (exchangeability_note(model, units_of(model, of)) for of in kinds)), "")
     return xarray.Dataset(
         variables, coords, {"model": f"{model.name}, {model.size}"} | ({"note": note} if note else {})
     )

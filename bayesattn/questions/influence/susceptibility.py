@@ -17,12 +17,11 @@ from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.errors import BayesattnError
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.draws import Draws, order_parameters_in
-from bayesattn.models.model import has_fixed_attention
 from bayesattn.models.network_posterior import NetworkPosterior
 from bayesattn.over_draws import error_of_mean
 from bayesattn.questions.heads.fit import without_paths
 from bayesattn.questions.heads.losses import gaussian_model
-from bayesattn.questions.heads.units import EXCHANGEABILITY_NOTE, Units, units_of
+from bayesattn.questions.heads.units import Units, exchangeability_note, units_of
 from bayesattn.questions.influence.covariances import Estimate, Posterior, deviations, estimate_of
 from bayesattn.questions.influence.influence import posterior_of
 from bayesattn.samplers import sample
@@ -141,7 +140,7 @@ class Susceptibility(Described):
         return f"Susceptibility of {len(self.heads)} heads to {len(self.groups)} groups", {
             "strongest": f"score of {self.heads[head]} to {self.groups[group]}, {strongest}",
             "singular values": ", ".join(f"{mode.value:.3g}" for mode in self.modes),
-        } | ({} if has_fixed_attention(self._model) else {"note": EXCHANGEABILITY_NOTE})
+        } | ({"note": note} if (note := exchangeability_note(self._model, self._units)) else {})
 
 
 @with_own_settings
