@@ -134,7 +134,8 @@ def _are_few(labels: np.ndarray) -> bool:
 def coded(name: str, labels: Any, names: Sequence[str] | None, outputs: int) -> Any:
     """Labels as a network with some outputs has them, of the names of their classes; other labels as they are.
 
-    Raises ValueError for a class that is not among the names.
+    Raises ValueError for a class that is not among the names, and for floats that are all 1 if 1 is the name of the first
+    of two classes, whose label is -1.
     """
     if names is None or len(names) != max(2, outputs):
         return labels
@@ -148,6 +149,11 @@ def coded(name: str, labels: Any, names: Sequence[str] | None, outputs: int) -> 
     # Floats -1 and +1 are the labels of a model of one output, also if 1 is the name of a class.
     as_in_models = outputs == 1 and all(isinstance(each, float | np.floating) for each in array.ravel().tolist())
     numbers = not any(isinstance(each, str | bool) for each in plain)
+    if as_in_models and {*plain} == {1} and names[0] == "1":
+        raise BayesattnError(
+            f"{name} must be names of classes, '1' and {names[1]!r}, or labels -1 and +1, got floats that are all 1, which"
+            " may be either: give strings or whole numbers"
+        )
     if numbers and ((as_in_models and {*plain} <= {-1, 1}) or not {*map(str, plain)} <= {*names}):
         return labels
     codes = _places(name, [str(each) for each in _plain_classes(name, labels)], names)

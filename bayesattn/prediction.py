@@ -94,7 +94,10 @@ class PosteriorPrediction(Described):
         classes of this kind.
         """
         outputs = 1 if self.mean.ndim == 1 else self.mean.shape[1]
-        labels = coded("labels", labels, self.output_names, outputs)
+        return self._scores(coded("labels", labels, self.output_names, outputs))
+
+    def _scores(self, labels: ArrayLike) -> ClassScores | ClassAccuracy:
+        """Scores on labels as those of the model."""
         if self.probabilities is None and self.mean.ndim == 2:
             return class_accuracy(self.mean, labels, self.output_names)
         if self.probabilities is None:
@@ -242,7 +245,7 @@ def score(draws: Draws, *, model: NetworkPosterior | None = None) -> ClassScores
         RunError: a folder that is not a readable run.
     """
     model, tree = opened_with_network(draws, model)
-    return stored_prediction(model, tree).scores(model.test_labels)
+    return stored_prediction(model, tree)._scores(model.test_labels)
 
 
 def stored_prediction(model: NetworkPosterior, tree: "xr.DataTree") -> PosteriorPrediction:

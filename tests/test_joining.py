@@ -451,7 +451,8 @@ def test_labels_are_read_by_the_names_of_their_classes():
         ([1, 1], numbers, 1, [-1, -1]),
         (np.array([1.0, 2.0]), numbers, 1, [-1, 1]),
         ([1, -1], numbers, 1, [1, -1]),
-        (np.ones(2), numbers, 1, [1, 1]),
+        (np.array([1.0, -1.0]), numbers, 1, [1, -1]),
+        (np.ones(2), ("0", "1"), 1, [1, 1]),
         ([1.0, -1.0], ("1", "-1"), 1, [1, -1]),
         ([True, False], ("False", "True"), 1, [1, -1]),
         ([[1], [2]], numbers, 1, [-1, 1]),
@@ -462,6 +463,8 @@ def test_labels_are_read_by_the_names_of_their_classes():
         (["x"], None, 1, ["x"]),
     ):
         np.testing.assert_array_equal(coded("labels", labels, names, outputs), expected)
+    with pytest.raises(BayesattnError, match="got floats that are all 1, which may be either"):
+        coded("labels", np.ones(2), numbers, 1)
 
 
 def test_folders_are_opened_in_a_process_that_has_opened_none(run, tmp_path):
