@@ -63,9 +63,10 @@ class WithHyperparameters(Parameterisation):
 
     def with_float32_gradients(self) -> "WithHyperparameters":
         """Same posterior, with gradients of the log density in float32; raises ValueError where there are none."""
+        known = self.known.with_float32_gradients()
         if "temperature" in self.priors.variables:  # Gradients in float32 are of U alone.
             raise BayesattnError("options.float32_gradients must be false where T has a prior, got true")
-        return replace(self, known=self.known.with_float32_gradients())
+        return replace(self, known=known)
 
     @property
     def numbers(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from bayesattn.jobs.sweep import clusters
 from bayesattn.jobs.sweep.plan import _name, flattened
 from tests.processes import Started, run_command
 from tests.test_cli import SMALL
-from tests.test_sweep import ARRAYS, write_arrays
+from tests.test_sweep import write_arrays
 
 SWEEP = """
 [settings]
@@ -150,15 +150,6 @@ def test_runs_that_differ_have_names_that_do(file, tmp_path, grid):
     names = [planned.name for planned in plan.runs]
     assert names == GRIDS[grid]
     assert len({json.dumps(flattened(planned.varied)) for planned in plan.runs}) == len(names)
-
-
-def test_models_of_one_name_in_two_folders_are_two(file, tmp_path):
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "m.toml").write_text(ARRAYS.replace("arrays.npz", "../arrays.npz"))
-    plan = sweep.Sweep(file('model = ["a/m.toml", "b/m.toml"]'), tmp_path / "out")
-    assert len({planned.out for planned in plan.runs}) == 2
-    assert all(planned.name.startswith("model=m,") for planned in plan.runs)
 
 
 @pytest.mark.parametrize("letter", ["/", "\\", "\0", "\n", "é" * 200, "\u202e"], ids=ascii)

@@ -3,6 +3,9 @@
 Densities are held against plain NumPy at values of all of them, draws against prior draws weighed by the likelihood.
 """
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -347,6 +350,12 @@ REFUSED = [
         r"\[0\] must be a number here",
     ),
     (lambda: hyper_parameterisations.HyperPath.of(two_heads()).with_float32_gradients(), NO_FLOAT32),
+    (
+        lambda: hyper_parameterisations.HyperCollapsed.with_float32_gradients(
+            SimpleNamespace(known=Mock(), priors=two_heads().hyperpriors)
+        ),
+        "options.float32_gradients must be false where T has a prior, got true",
+    ),
     (lambda: two_heads().at({"temprature": 0.2}), "value must be one of .*, got 'temprature'; did you mean"),
     (lambda: two_heads().at({"temperature": np.ones(3)}), "temperature must be a finite number above 0"),
     (lambda: two_heads().at({"variances": 0.5}), "variances must be 3 numbers"),
