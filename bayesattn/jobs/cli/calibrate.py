@@ -63,7 +63,8 @@ def calibrate(
 
     Labels are simulated from the prior; only architecture, path inputs and temperature of the model are used. A right
     sampler fails with a probability of 1 %, over all samplers, quantities and both networks together. Exit status 2: ranks
-    are not uniform, but the draws depend on each other (raise --thin), or a sampler met values that are not finite.
+    are not uniform, but the draws depend on each other (raise --thin); chains of the joint test hardly moved (raise
+    --iterations); or a sampler met values that are not finite.
 
     Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
     """
