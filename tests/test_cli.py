@@ -100,6 +100,14 @@ def test_theory(run, shown):
     assert len(rows[0]["order_parameter"]) == 4
 
 
+def test_heads_of_one_name_are_all_printed(capsys):
+    numbers = {"order_parameter": np.eye(2), "corrected_order_parameter": None, "width": 3, "temperature": 0.1}
+    heads = {"way_names": [["same", "random", "random"]], "ways": [["1", "2", "3"]], "head_scores": [[1.0, 0.25, 0.5]]}
+    THEORY._print_diagonals("m", [numbers | heads | {"paths": ["a", "b"]}])
+    _, scores = capsys.readouterr().out.split("score of each head")
+    assert all(text in scores for text in ("1: same", "1: random (2)", "1: random (3)", "1.000", "0.250", "0.500"))
+
+
 def test_a_best_temperature_at_the_edge_is_said(shown):
     out = shown("theory", "small.toml", "--width", "8", *("--temperature", "0.1", "--temperature", "1e9"), "--evidence")
     assert "N = 8: the best T, 0.1, is the lowest of those tried: try lower ones" in " ".join(out.split())

@@ -295,6 +295,15 @@ def test_signs_that_never_change_and_copies_of_chains_decide_nothing(reference_v
     assert said in found.statement()
 
 
+def test_a_series_with_a_negative_mean_square_decides_nothing(reference_validation):
+    corrected = reference_validation.corrected.copy()
+    corrected[0, 0] = -0.01
+    found = dataclasses.replace(reference_validation, corrected=corrected)
+    assert found.verdict == CANNOT_TELL
+    assert "is below 0: the series does not converge at N =" in found.statement()
+    assert "nan" not in repr(found)
+
+
 @pytest.mark.parametrize(
     ("power", "said"),
     [(-2, "as the next order does"), (-3, "as the next order does"), (-1, "slower than the next order")],

@@ -16,10 +16,12 @@ from bayesattn.jobs.tables import correlations_table
 from bayesattn.questions.heads.losses import Losses
 from bayesattn.questions.heads.path_combination import combining_width
 from bayesattn.questions.heads.scores import PRIOR_NETWORKS
+from bayesattn.questions.heads.units import exchangeability_note, units_of
 from tests.conftest import model_of
 from tests.heads.networks import drawn
 from tests.posteriors import tiny_model
 from tests.statistics import near
+from tests.zoo import model as zoo_model
 
 ARCH = ba.Architecture((2, 1), (8, 8, 8), (1.0,) * 4, skips=(0.0, 0.5))
 """Paths: 1 -> skip, 1 -> 1, 2 -> skip, 2 -> 1."""
@@ -238,3 +240,10 @@ def test_the_prior_scores_are_those_of_its_networks():
     wide = ba.heads(drawn(np.eye(2) * rng.gamma(9, size=(2, 50, 2, 1))), model=model.replace(width=10**6))
     np.testing.assert_allclose(wide.prior, 1, atol=0.01)
     assert "all scores are near those of the prior and tell no head from another" in repr(wide).replace("\n", " ")
+
+
+def test_heads_are_exchangeable_where_their_attention_is_sampled():
+    sampled, fixed = zoo_model("attention"), zoo_model("two")
+    for of, told_apart in (("heads", True), ("paths", True), ({"all": [1]}, False), ({"one": [(1, "head0")]}, True)):
+        assert bool(exchangeability_note(sampled, units_of(sampled, of))) == told_apart
+    assert exchangeability_note(fixed, units_of(fixed)) == ""
