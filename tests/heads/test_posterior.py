@@ -244,6 +244,6 @@ def test_the_prior_scores_are_those_of_its_networks():
 
 def test_heads_are_exchangeable_where_their_attention_is_sampled():
     sampled, fixed = zoo_model("attention"), zoo_model("two")
-    for of, told_apart in (("heads", True), ("paths", True), ({"all": [1]}, False), ({"one": [(1, "head0")]}, True)):
+    for of, told_apart in (("heads", True), ("paths", True), ({"all": [1]}, False), ({"one": [(1, "1")]}, True)):
         assert bool(exchangeability_note(sampled, units_of(sampled, of))) == told_apart
     assert exchangeability_note(fixed, units_of(fixed)) == ""
