@@ -405,6 +405,12 @@ def test_names_of_classes_and_heads_are_those_that_draws_know():
     # Numbers of several outputs are no classes.
     tree["constant_data"]["test_labels"] = tree["constant_data"]["test_labels"] + np.array([0.5, 0.0, 0.0])
     assert [axes.get_title() for axes in plots.run_figure(tree, ["prediction"]).axes][1] == "By label"
+    # The same draws of Gaussian labels have an error.
+    gaussian = described(made.replace(likelihood=ba.Gaussian(0.5), labels=np.array(made.labels)))
+    tree.attrs[ATTRIBUTE] = json.dumps(gaussian)
+    title = [axes.get_title() for axes in plots.run_figure(tree, ["prediction"]).axes][1]
+    expected = np.sqrt(np.mean((mean - tree["constant_data"]["test_labels"].values) ** 2))
+    assert title == f"By label: root mean square error {expected:.3g}"
     assert not [row for row in summary(tree) if row["quantity"] == "accuracy"]
     one = zoo_model("two").replace(head_names=[["copies", "induction"]])
     tree.attrs[ATTRIBUTE] = json.dumps(described(one))

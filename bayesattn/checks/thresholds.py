@@ -23,6 +23,7 @@ Draws worse than usable cannot decide whether the theory holds; draws between us
 rank-normalised, the larger of bulk and folded R-hat. In 40 sets of 4 x 100 independent draws of ten entries, R-hat was above
 1.01 in 65 % of the sets and above 1.02 in 12 %. With 4 x 250 draws, it was above 1.01 in 8 % and above 1.02 in none.
 """
+ONE_CHAIN = "one chain alone cannot show that it has mixed: draw several"
 MOST_PLAIN_RHAT = 1000.0
 """R-hat above which its digits say nothing."""
 DRAWS_PER_FREEDOM = 3
@@ -38,7 +39,7 @@ def doubts_about(
     """
     doubts = doubts_about_trips(round_trips)
     if chains < 2:
-        doubts.append("one chain alone cannot show that it has mixed: draw several")
+        doubts.append(ONE_CHAIN)
     elif np.isposinf(worst := np.max(rhat)):
         doubts.append(f"R-hat of {name} is infinite: chains are stuck in different places")
     elif not np.isfinite(worst):

@@ -124,15 +124,21 @@ class Validation(Described):
         return not self._unmixed()
 
     def _unmixed(self) -> list[str]:
-        """Doubts about the draws, whatever they are compared with, and about a theory that is none."""
+        """Doubts about the draws, whatever they are compared with, and about a series that does not converge."""
         found = self.diagnostics
         mixing = doubts_about("U", found.chains, self.rhat, self.ess, found.round_trips)
-        below = self.model.row_names[int(np.argmin(np.diag(self.corrected)))]
-        theory = (
-            f"to first order in 1/N the mean of U[{below}, {below}] is below 0: the series does not converge at N ="
-        )
-        diverges = [f"{theory} {self.width}; draw a wider network"] if np.diag(self.corrected).min() < 0 else []
-        return [*mixing, *found.doubts_about_repeats(), *found.doubts_about_signs(), *diverges]
+        return [*mixing, *found.doubts_about_repeats(), *found.doubts_about_signs(), *self._divergence()]
+
+    def _divergence(self) -> list[str]:
+        """Why there is no theory to first order in 1/N; nothing if its means of squares are above 0."""
+        own = np.diag(self.corrected)
+        if own.min() >= 0:
+            return []
+        name = self.model.row_names[int(own.argmin())]
+        return [
+            f"to first order in 1/N the mean of U[{name}, {name}] is below 0: the series does not converge at N ="
+            f" {self.width}; draw a wider network"
+        ]
 
     @cached_property
     def entries(self) -> Compared:

@@ -18,14 +18,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels, many_classes
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
-from bayesattn.likelihoods import (
-    Gaussian,
-    Likelihood,
-    is_built_in,
-    name_of,
-    require_usable,
-    settings_of,
-)
+from bayesattn.likelihoods import Gaussian, Likelihood, is_built_in, name_of, require_usable, settings_of
 from bayesattn.models import hyperpriors
 from bayesattn.models.hyperpriors import VARIANCES, Hyperpriors, listed, shown_prior
 from bayesattn.models.posterior import Posterior

@@ -41,7 +41,6 @@ POSTERIOR_VARIABLES = (
 """Variables in groups of data that determine a posterior."""
 WHOLE_DATA = ({"labels", "path_inputs"}, {"labels", "inputs"}, {"values", "features"})
 """Variables that every posterior of each kind has."""
-OTHER_DENSITY = "has another log_prob than when it was drawn from: draw again, or give the changed class a new name"
 DEFAULT_SETTINGS = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
 """Defaults of settings that a table may omit."""
 
@@ -86,8 +85,11 @@ def restored(description: PlainMapping, arrays: PlainMapping) -> Posterior:
     Raises UnknownLikelihood if the class of its likelihood is not defined in this process, or has another density.
     """
     model = _restored(description, arrays)
-    if description.get("density", own := _own_density(model)) != own:
-        raise likelihoods.UnknownLikelihood(f"{type(model.likelihood).__name__} {OTHER_DENSITY}")  # pyright: ignore[reportAttributeAccessIssue]
+    if "density" in description and description["density"] != _own_density(model):
+        name = tomllib.loads(description["model"]).get("observation", "likelihood")
+        raise likelihoods.UnknownLikelihood(
+            f"{name} has another log_prob than when it was drawn from: draw again, or give the changed class a new name"
+        )
     return model
 
 

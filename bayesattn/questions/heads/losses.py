@@ -29,7 +29,7 @@ from bayesattn._util.slow_loops import watched
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks.accuracy import paired_error
 from bayesattn.checks.mixing import FEWEST_DRAWS
-from bayesattn.checks.thresholds import USABLE_RHAT
+from bayesattn.checks.thresholds import ONE_CHAIN, USABLE_RHAT
 from bayesattn.errors import BayesattnError
 from bayesattn.kernels.forms import compressed
 from bayesattn.kernels.gaussian_process import GaussianProcess
@@ -111,7 +111,7 @@ class Losses(Described):
         """Why some losses are not to be trusted, one sentence each; nothing if all chains mixed, or there were none."""
         found = []
         if np.any(np.isnan(self.rhat) & ~np.isnan(self.evidence_error)):
-            found.append("R-hat is not defined, one chain alone cannot show that it has mixed: draw several")
+            found.append(f"R-hat is not defined, {ONE_CHAIN}")
         if doubtful := [str(self.names[at]) for at in np.flatnonzero(self.rhat > USABLE_RHAT)]:
             found.append(
                 f"chains did not mix (R-hat above {USABLE_RHAT}) for {', '.join(doubtful)}; raise warmup= and length= of"

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from bayesattn import theory
 from bayesattn._util.plain_values import PlainDict
 from bayesattn._util.text import Described, with_error
-from bayesattn.checks.thresholds import USABLE_RHAT
+from bayesattn.checks.thresholds import ONE_CHAIN, USABLE_RHAT
 from bayesattn.models.model import Model
 from bayesattn.questions.singular.best_fit import BestFit, reduced
 from bayesattn.questions.singular.limit import Interval, Limit, fitted, largest_multiplicity
@@ -110,7 +110,7 @@ class LearningCoefficient(Described):
         """Why estimates at some temperatures are not to be trusted, one sentence each; nothing if all chains mixed."""
         found = []
         if np.any(np.isnan(self.rhat) & ~np.isnan(self.error)):
-            found.append("R-hat is not defined, one chain alone cannot show that it has mixed: draw several")
+            found.append(f"R-hat is not defined, {ONE_CHAIN}")
         if self._unmixed.any():
             cold = ", ".join(f"{temperature:.2g}" for temperature in self.temperatures[self._unmixed])
             found.append(f"chains did not mix at T = {cold}, which the limit leaves out: R-hat is above {USABLE_RHAT}")
