@@ -223,10 +223,9 @@ class Model(NetworkPosterior):
             matrices: attention of each layer, first layer first, arrays of shape (P, H_l, T_query, T_key) whose rows sum to
                 1; or the array of a single layer.
             y: an answer for each sequence: a number, several numbers in columns, or a class. Strings, truth values and
-                whole numbers of few values (not the counts of a likelihood of numbers) are classes; of two, in sorted
-                order, the first is -1 and the second +1, of more each has an output, 1 for the class and 0 else. The
-                network has no constant term: append a feature that is 1 to the tokens if labels have a mean that tokens do
-                not explain, or T takes it for noise.
+                whole numbers of few values, except counts, are classes; of two, in sorted order, the first is -1 and the
+                second +1, of more each has an output, 1 for the class and 0 else. The network has no constant term: append
+                a feature that is 1 to the tokens if labels have a mean that tokens do not explain, or T takes it for noise.
             widths: N_1, .., N_L and N_a, hidden widths of the layers and of the readout; one number if all are equal.
             temperature: T of Gaussian labels, or its prior; 0.1 by default, if there is no likelihood.
             likelihood: as for `Model`.
